@@ -1,0 +1,186 @@
+"""Messages, conversations, and the tree that holds every conversation of a task.
+
+The tree is the one central record of the project. A node is one message; a path from the root is a conversation; a fork is a
+candidate reply or a simulated future. SFT rows, DPO pairs, MR estimates, evaluation tables and the viewer are views of trees,
+so nothing that was sampled is thrown away and every figure can be traced back to the messages behind it.
+
+A *turn* is one user message and the policy's reply to it: {u_j, m_j} in CollabLLM's notation (section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant"]
+Author = Literal["task", "user", "policy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message, as chat templates and servers understand it."""
+
+    role: Role
+    content: str
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the message as the mapping that chat templates and servers take."""
+        return {"role": self.role, "content": self.content}
+
+
+Conversation = tuple[Message, ...]
+
+
+class Outcome(StrEnum):
+    """How a conversation ended, and whose doing it was. Missing is never zero."""
+
+    ENDED = "ended"
+    """The user ended it: satisfied, or gave up."""
+    WINDOW_FULL = "window_full"
+    """All turns of the window were played (or the turn limit was met)."""
+    TRUNCATED = "truncated"
+    """The policy's reply or the conversation outgrew a token limit."""
+    POLICY_ERROR = "policy_error"
+    """The policy itself failed, by an empty reply for one."""
+    USER_ERROR = "user_error"
+    """The simulated user gave no usable message."""
+    JUDGE_ERROR = "judge_error"
+    """A judge or verifier gave no usable score."""
+    INFRA_ERROR = "infra_error"
+    """An endpoint, a sandbox or a machine failed."""
+
+    @property
+    def earns_reward(self) -> bool:
+        """True where the policy caused the outcome, so that the conversation can be scored as it stands."""
+        return self in _CAUSED_BY_POLICY
+
+
+_CAUSED_BY_POLICY = frozenset({Outcome.ENDED, Outcome.WINDOW_FULL, Outcome.TRUNCATED, Outcome.POLICY_ERROR})
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one model call; `cached_tokens` are the prompt tokens that a prefix cache served."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Node:
+    """One message in a conversation tree, with where it came from and what is known about it.
+
+    `token_ids` and `logprobs` are the policy's own, exactly as sampled, where a local policy wrote the message; they are never
+    re-made from text. `outcome` and `scores` stand on the last node of a future; `annotations` hold what a view needs to read
+    back (a candidate's MR estimate, for one).
+    """
+
+    id: int
+    parent: int | None
+    message: Message
+    author: Author
+    model: str | None = None
+    weights_version: str | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    usage: Usage | None = None
+    latency_s: float | None = None
+    seed: int | None = None
+    outcome: Outcome | None = None
+    annotations: dict[str, Any] = field(default_factory=dict)
+
+
+class ConversationTree:
+    """Every conversation of one task, sharing what they have in common.
+
+    Nodes are numbered in the order they are added and never removed. `metadata` describes the task and the run; it must be
+    JSON-serialisable.
+    """
+
+    def __init__(self, task_id: str, metadata: dict[str, Any] | None = None) -> None:
+        self.task_id = task_id
+        self.metadata: dict[str, Any] = metadata or {}
+        self.nodes: list[Node] = []
+        self._children: dict[int | None, list[int]] = {}
+
+    def add(self, parent: int | None, message: Message, author: Author, **details: Any) -> Node:
+        """Append a message below `parent` (None: at the root) and return its node.
+
+        Raises:
+            KeyError: when `parent` is not a node of this tree.
+        """
+        if parent is not None and not 0 <= parent < len(self.nodes):
+            raise KeyError(f"tree of task {self.task_id} has no node {parent}")
+        node = Node(id=len(self.nodes), parent=parent, message=message, author=author, **details)
+        self.nodes.append(node)
+        self._children.setdefault(parent, []).append(node.id)
+        return node
+
+    def extend(self, parent: int | None, messages: Sequence[Message], author: Author = "task") -> int | None:
+        """Append a given history message by message and return the id of its last node (`parent` if it is empty)."""
+        for message in messages:
+            parent = self.add(parent, message, author).id
+        return parent
+
+    def path(self, node_id: int | None) -> list[Node]:
+        """Return the nodes from the root down to `node_id`, both included ([] for None)."""
+        nodes = []
+        while node_id is not None:
+            node = self.nodes[node_id]
+            nodes.append(node)
+            node_id = node.parent
+        return nodes[::-1]
+
+    def conversation(self, node_id: int | None) -> Conversation:
+        """Return the conversation that ends in `node_id`."""
+        return tuple(node.message for node in self.path(node_id))
+
+    def children(self, node_id: int | None) -> list[Node]:
+        """Return the nodes right below `node_id` (None: the roots), in the order they were added."""
+        return [self.nodes[child] for child in self._children.get(node_id, [])]
+
+    def leaves(self) -> Iterator[Node]:
+        """Yield the nodes that nothing follows, in order."""
+        return (node for node in self.nodes if node.id not in self._children)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the tree as plain JSON data; empty fields are left out."""
+        nodes = []
+        for node in self.nodes:
+            record = {key: value for key, value in asdict(node).items() if value not in (None, {}, [])}
+            record["message"] = node.message.as_dict()
+            nodes.append(record)
+        return {"task_id": self.task_id, "metadata": self.metadata, "nodes": nodes}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> ConversationTree:
+        """Rebuild a tree from `to_record`'s data.
+
+        Raises:
+            KeyError, TypeError, ValueError: when the record is not one of a tree.
+        """
+        tree = cls(record["task_id"], dict(record.get("metadata", {})))
+        for position, data in enumerate(record["nodes"]):
+            details = {key: value for key, value in data.items() if key not in {"id", "parent", "message", "author"}}
+            if data.get("id", position) != position:
+                raise ValueError(f"tree of task {tree.task_id}: node {position} says it is node {data['id']}")
+            if "outcome" in details:
+                details["outcome"] = Outcome(details["outcome"])
+            if "usage" in details:
+                details["usage"] = Usage(**details["usage"])
+            tree.add(data.get("parent"), Message(**data["message"]), data["author"], **details)
+        return tree
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the record without wall-clock figures: equal for two runs that sampled the same conversations."""
+        record = self.to_record()
+        for node in record["nodes"]:
+            node.pop("latency_s", None)
+        return record

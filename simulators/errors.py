@@ -1,0 +1,33 @@
+"""Errors that a conversation can meet, and the boundary between "this future failed" and "this run cannot go on".
+
+A future that fails is data: it ends in an `Outcome` and is counted. A `ConfigurationError` is different: every other future
+would fail in the same way, so it stops the run with one sentence for the person who started it.
+"""
+
+
+class CollabError(Exception):
+    """Base of every error this project raises on purpose; its text is one sentence fit for a terminal."""
+
+
+class ConfigurationError(CollabError):
+    """The run as configured can never work: a missing file, a wrong key, a server that is not there."""
+
+
+class ChatModelError(CollabError):
+    """A chat model could not answer one request; the conversation that asked for it fails alone."""
+
+
+class ContextOverflow(ChatModelError):
+    """The conversation no longer fits in the model's context, which ends it as `truncated`."""
+
+
+class SimulatorError(CollabError):
+    """The simulated user produced no usable message (empty, unparseable, out of role)."""
+
+
+class ReplayMiss(ConfigurationError):
+    """A replay asked for a model call that the journal does not hold."""
+
+
+class StorageError(CollabError):
+    """The disk refused a record (full, read-only); everything written before it is intact."""

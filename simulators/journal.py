@@ -1,0 +1,189 @@
+"""The journal: every model call of a run, written down before its reply is used.
+
+Start a killed run again and each call that was answered is read back instead of made: nothing is paid twice, and the run
+arrives at the same sample set even where a backend cannot be seeded. With `replay` the journal is the only source: a call it
+does not hold is an error, so a recorded run can be reproduced with no model at all.
+
+Key = SHA-256 over role, model, weights version, messages, sampling settings, number of samples, seed, reply prefix and schema.
+The seed names the draw, so two draws from one prompt never collapse into one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simulators.chat_models.protocol import ChatModel, ChatRequest, Completion
+from simulators.conversation import Usage
+from simulators.errors import ReplayMiss
+from simulators.record_file import RecordFile
+
+VERSION = 1
+
+
+@dataclass(slots=True)
+class CallCounts:
+    """What a run asked for: calls made to a model, calls read back from the journal, and tokens of both kinds of call."""
+
+    made: int = 0
+    reused: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Journal:
+    """The journal of one run, for any number of models.
+
+    Raises:
+        ConfigurationError, StorageError: as `RecordFile` does.
+    """
+
+    path: Path
+    replay: bool = False
+    counts: dict[str, CallCounts] = field(default_factory=dict)
+    _file: RecordFile = field(init=False)
+    _where: dict[bytes, tuple[int, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._file = RecordFile(self.path, "journal", VERSION, writable=not self.replay)
+        self._where = {bytes.fromhex(record["key"]): (offset, length) for offset, length, record in self._file.records()}
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def counts_of(self, role: str) -> CallCounts:
+        """Return the running counts of one role (policy, user, judge)."""
+        return self.counts.setdefault(role, CallCounts())
+
+    def look_up(self, key: bytes) -> list[Completion] | None:
+        """Return the recorded completions of a call, None when it was never answered."""
+        where = self._where.get(key)
+        return None if where is None else [_completion(data) for data in self._file.read_at(*where)["completions"]]
+
+    def record(self, key: bytes, role: str, completions: list[Completion]) -> None:
+        """Write one answered call down; it is on its way to the disk when this returns.
+
+        Raises:
+            StorageError: when the disk refuses.
+        """
+        record = {"key": key.hex(), "role": role, "completions": [_plain(completion) for completion in completions]}
+        self._where[key] = self._file.append(record)
+
+    def close(self) -> None:
+        """Close the file and give up the lock."""
+        self._file.close()
+
+    def summary(self) -> dict[str, dict[str, int]]:
+        """Return the counts per role as plain data, for metrics and reports."""
+        return {role: asdict(counts) for role, counts in sorted(self.counts.items())}
+
+
+def call_key(model: ChatModel, request: ChatRequest) -> bytes:
+    """Return the journal's key of a call: equal for two requests that ask the same model for the same draw."""
+    sampling = request.sampling
+    identity = [
+        request.role,
+        model.name,
+        model.weights_version,
+        [[message.role, message.content] for message in request.messages],
+        [sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop],
+        request.n,
+        request.seed,
+        request.reply_prefix,
+        request.json_schema,
+    ]
+    text = json.dumps(identity, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+class JournaledChatModel:
+    """A chat model with a journal in front of it. Two equal requests in flight at once are one call."""
+
+    def __init__(self, model: ChatModel, journal: Journal) -> None:
+        self._model = model
+        self._journal = journal
+        self._in_flight: dict[bytes, asyncio.Future[list[Completion]]] = {}
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    @property
+    def weights_version(self) -> str:
+        return self._model.weights_version
+
+    async def complete(self, request: ChatRequest) -> list[Completion]:
+        """Return the recorded completions, or ask the model and record them first.
+
+        Raises:
+            ReplayMiss: in a replay, when the call was never recorded.
+            StorageError: when the disk refuses the record; the reply is then not used.
+            ChatModelError, ConfigurationError: as the model does.
+        """
+        key = call_key(self._model, request)
+        counts = self._journal.counts_of(request.role)
+        if (recorded := self._journal.look_up(key)) is not None:
+            counts.reused += 1
+            _count_tokens(counts, recorded)
+            return recorded
+        if (shared := self._in_flight.get(key)) is not None:
+            completions = await asyncio.shield(shared)
+            counts.reused += 1
+            return completions
+        if self._journal.replay:
+            raise ReplayMiss(
+                f"the replay asked {self.name} for a call ({request.role}, seed {request.seed}) that {self._journal.path} "
+                "does not hold; replay with the configuration of the recorded run"
+            )
+        waiting: asyncio.Future[list[Completion]] = asyncio.get_running_loop().create_future()
+        self._in_flight[key] = waiting
+        try:
+            completions = await self._model.complete(request)
+            self._journal.record(key, request.role, completions)
+        except BaseException as error:
+            counts.failed += 1
+            if not waiting.done():
+                if isinstance(error, Exception):
+                    waiting.set_exception(error)
+                    waiting.exception()  # marked as seen: nobody may be waiting for it
+                else:
+                    waiting.cancel()
+            raise
+        finally:
+            del self._in_flight[key]
+        waiting.set_result(completions)
+        counts.made += 1
+        _count_tokens(counts, completions)
+        return completions
+
+    async def aclose(self) -> None:
+        """Close the model; the journal stays open for the others that use it."""
+        await self._model.aclose()
+
+
+def _count_tokens(counts: CallCounts, completions: list[Completion]) -> None:
+    for completion in completions:
+        counts.prompt_tokens += completion.usage.prompt_tokens
+        counts.cached_tokens += completion.usage.cached_tokens
+        counts.completion_tokens += completion.usage.completion_tokens
+
+
+def _plain(completion: Completion) -> dict[str, Any]:
+    data = {key: value for key, value in asdict(completion).items() if value is not None}
+    data["usage"] = [completion.usage.prompt_tokens, completion.usage.completion_tokens, completion.usage.cached_tokens]
+    return data
+
+
+def _completion(data: dict[str, Any]) -> Completion:
+    data["usage"] = Usage(*data["usage"])
+    for key in ("token_ids", "logprobs"):
+        if key in data:
+            data[key] = tuple(data[key])
+    return Completion(**data)
