@@ -1,0 +1,84 @@
+"""What makes a new domain: one small file that says how a record becomes a task, who the user is, and what counts.
+
+A `Domain` is the definition; an `Environment` is a domain made ready to run with the models at hand. Everything downstream
+(forward sampling, MR, the builder, evaluation, training) sees only the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from collab.rewards.conversation_reward import ConversationReward
+from collab.tasks.task import Task
+from simulators.chat_models.protocol import ChatModel
+from simulators.errors import CollabError
+from simulators.users.protocol import User
+
+TokenCounter = Callable[[str], int]
+
+
+class BadRecord(CollabError):
+    """A dataset record is not a task of this domain; the text says which field is wrong and how (the loader adds where)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What an environment may use: the model behind a role-play user, the judge, and how tokens are counted.
+
+    Without `user_model` a domain falls back on its scripted user, without `judge_model` on its rule-based reward; a domain that
+    has none says so. `token_penalty` is lambda of CollabLLM equation 4; None takes the domain's own.
+    """
+
+    count_tokens: TokenCounter
+    user_model: ChatModel | None = None
+    judge_model: ChatModel | None = None
+    token_penalty: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The definition of a domain.
+
+    `task_from_record(record, default_id)` turns one dataset record into a `Task` or raises `BadRecord`; `columns` are the
+    fields it cannot do without. `bundled` names the JSON-lines file below `collab/tasks/bundled` with tasks of our own.
+    `max_turns` bounds a whole conversation. `proactive_prompt` is the system prompt of the Proactive Base (section 4).
+    """
+
+    name: str
+    summary: str
+    task_from_record: Callable[[Mapping[str, Any], str], Task]
+    columns: tuple[str, ...]
+    make_user: Callable[[Task, Resources], User]
+    make_reward: Callable[[Resources], ConversationReward]
+    bundled: str | None = None
+    max_turns: int = 8
+    proactive_prompt: str = (
+        "Work with the user. When something you need is missing or unclear, ask one short, specific question about it before "
+        "you go on; when nothing is missing, answer at once. Keep every reply brief."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A domain ready to run: tasks meet a user and a reward."""
+
+    domain: Domain
+    resources: Resources
+    reward: ConversationReward = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reward", self.domain.make_reward(self.resources))
+
+    @property
+    def name(self) -> str:
+        return self.domain.name
+
+    @property
+    def max_turns(self) -> int:
+        return self.domain.max_turns
+
+    def user_for(self, task: Task) -> User:
+        """Return the simulated user of one task."""
+        return self.domain.make_user(task, self.resources)
