@@ -25,6 +25,21 @@ class SimulatorError(CollabError):
     """The simulated user produced no usable message (empty, unparseable, out of role)."""
 
 
+class UnusableReply(CollabError):
+    """A model's structured reply does not have the fields that were asked for, even after one more try.
+
+    The caller turns it into whose fault that is: a user's `SimulatorError`, a judge's failed score.
+    """
+
+
+class BudgetExhausted(CollabError):
+    """The run has spent what it was allowed to spend; everything before is kept, and a higher limit lets it go on."""
+
+
+class TooManyFailures(CollabError):
+    """So many conversations failed that the run's figures would not mean what they say."""
+
+
 class ReplayMiss(ConfigurationError):
     """A replay asked for a model call that the journal does not hold."""
 

@@ -93,7 +93,7 @@ def call_key(model: ChatModel, request: ChatRequest) -> bytes:
         model.name,
         model.weights_version,
         [[message.role, message.content] for message in request.messages],
-        [sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop],
+        [sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop, sampling.include_stop],
         request.n,
         request.seed,
         request.reply_prefix,

@@ -24,13 +24,14 @@ def load_domain(name: str, options: Mapping[str, Any] | None = None) -> Domain:
         ConfigurationError: for an unknown name or option; it names the nearest one.
     """
     if name not in DOMAINS:
-        raise ConfigurationError(f"unknown environment {name!r}{_nearest(name, DOMAINS)}; known are {', '.join(sorted(DOMAINS))}")
+        known = ", ".join(sorted(DOMAINS))
+        raise ConfigurationError(f"unknown environment {name!r}{_nearest(name, DOMAINS)}; known are {known}")
     module, function = DOMAINS[name].split(":")
     factory = getattr(importlib.import_module(module), function)
-    known = inspect.signature(factory).parameters
+    parameters = inspect.signature(factory).parameters
     for option in options or {}:
-        if option not in known:
-            raise ConfigurationError(f"environment {name} has no option {option!r}{_nearest(option, known)}")
+        if option not in parameters:
+            raise ConfigurationError(f"environment {name} has no option {option!r}{_nearest(option, parameters)}")
     domain = factory(**(options or {}))
     assert isinstance(domain, Domain)
     return domain

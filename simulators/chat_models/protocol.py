@@ -20,6 +20,8 @@ CallerRole = Literal["policy", "user", "judge"]
 class SamplingSettings:
     """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 switch the cuts off.
 
+    A reply ends where one of the `stop` strings appears; the string itself is cut off unless `include_stop`.
+
     Raises:
         ValueError: when a value is out of its range.
     """
@@ -29,6 +31,7 @@ class SamplingSettings:
     top_p: float = 1.0
     top_k: int = 0
     stop: tuple[str, ...] = ()
+    include_stop: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -62,7 +65,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One sampled reply: text (with the reply prefix, without stop strings), and what the backend knows about it.
+    """One sampled reply: text (with the reply prefix, without a stop string that is not to be kept), and what the backend knows about it.
 
     `token_ids` (with the prefix's tokens and the stop token, when one was sampled) and `logprobs` (one per token id, natural
     log under the sampling distribution at the given temperature; 0.0 for prefix tokens, which were not sampled) are None where

@@ -1,0 +1,143 @@
+"""Extraction: from a problem's text to a question without values and the statements it rests on.
+
+The last sentence must be the only question. A condition inside it ("If each costs $2, how much ...") is hoisted into a statement
+of its own, and so is a span of time ("in 4 weeks"). What keeps a number inside its question is rejected, with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from collab.environments.evolving_intent.gsm8k.numbers import Kind, Number, find_numbers
+from collab.environments.evolving_intent.gsm8k.sentences import as_sentence, capitalise, split_sentences, tidy
+
+_ASKS = (
+    r"(?:how|what|what's|which|who|when|where|in how|by how|at what|for how|to how|on what|of what|"
+    r"calculate|find|determine|compute|work out)"
+)
+_CONNECTOR = re.compile(r"^(?:and|so|now|but|then|finally|thus|therefore|well)\b,?\s+(?=\w)", re.IGNORECASE)
+_CONDITION = r"(?:if|assuming|assume|given that|given|knowing that|knowing|considering that|considering|supposing|suppose)"
+_LEADING = re.compile(
+    rf"^{_CONDITION}\b(?:\s+that\b)?\s*(?P<condition>.+?),?\s+(?:then\s+|please\s+)?(?P<asks>{_ASKS}\b.*)$", re.IGNORECASE
+)
+_TRAILING = re.compile(rf"^(?P<asks>{_ASKS}\b.+?),?\s+{_CONDITION}\s+(?:that\s+)?(?P<condition>[^,].+?)[?.]$", re.IGNORECASE)
+_STATEMENT_FIRST = re.compile(rf"^(?P<condition>[A-Z].+?),\s+(?:and\s+|so\s+)?(?P<asks>how (?:much|many|long|far|old)\b.*)$")
+_COMMAND = re.compile(r"^(?:calculate|find|determine|compute|work out)\s+(?:for\s+)?(?P<object>.+?)[.?]$", re.IGNORECASE)
+_SPAN = re.compile(
+    r"\s(?:in|for|over|after|during|within|every|per|each)\s(?:the\s|a\s|an\s)?(?P<span>(?:[\d,.]+|[a-z-]+)[\s-](?:full\s|whole\s|school\s|work(?:ing)?\s)?"
+    r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?))(?P<rest>[\s,?].*)$",
+    re.IGNORECASE,
+)
+_AGES = re.compile(r"\b(?:old|older|age|ages|aged|birthday|will be|now|ago|years from)\b", re.IGNORECASE)
+_CLAUSE_START = re.compile(
+    r"^(?:after|before|when|while|with|since|because|as|once|by|in|on|at|during|for|from|until)\b", re.IGNORECASE
+)
+_SUBJECT = r"(?:he|she|it|they|we|i|you|there|[A-Z][a-z]+(?:'s)?)"
+_JOINT = re.compile(rf"(?:,\s+(?:and|but|while)|;)\s+(?=(?P<second>(?:if\s+)?{_SUBJECT}\s+[a-z]+.*)$)")
+_DEFINITE = re.compile(
+    r"\b(?:all|the|these|those|both|of|other|his|her|their|its)\s(?:of\s)?(?:the\s|these\s|those\s|her\s|his\s|their\s)?$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """A question without values and its statements, in source order."""
+
+    function: str
+    statements: tuple[str, ...]
+
+
+class NotExtractable(ValueError):
+    """The problem has no form these rules know; the text is the reason, one of a small set."""
+
+
+def extract(problem: str) -> Extraction:
+    """Take a problem apart.
+
+    Raises:
+        NotExtractable: with the reason.
+    """
+    sentences = split_sentences(tidy(problem))
+    notes: list[str] = []
+    while len(sentences) > 1 and (note := re.fullmatch(r"\((.+)\)\.?", sentences[-1])):
+        notes.insert(0, as_sentence(re.sub(r"^(?:remember|note)(?: that)?,?\s+", "", note.group(1), flags=re.IGNORECASE)))
+        sentences.pop()
+    questions = [index for index, sentence in enumerate(sentences) if sentence.rstrip("\"')").endswith("?")]
+    if len(questions) > 1:
+        raise NotExtractable("several questions")
+    if questions and questions[0] != len(sentences) - 1:
+        raise NotExtractable("the question is not the last sentence")
+    last = _CONNECTOR.sub("", sentences[-1])
+    if not questions and not re.search(rf"\b{_ASKS}\b", last, re.IGNORECASE):
+        raise NotExtractable("no question")
+    function, hoisted = _hoist(last)
+    function = _as_question(_CONNECTOR.sub("", function))
+    if not re.match(_ASKS, function, re.IGNORECASE):
+        raise NotExtractable("the question does not start with a question word")
+    if any(not _is_definite(function, number) for number in find_numbers(function)):
+        raise NotExtractable("a number inside the question")
+    statements = [part for sentence in sentences[:-1] + hoisted for part in split_joint(sentence)] + notes
+    if not statements:
+        raise NotExtractable("no statement besides the question")
+    return Extraction(function, tuple(statements))
+
+
+def _hoist(question: str) -> tuple[str, list[str]]:
+    """Move the conditions of a question into statements of their own."""
+    hoisted: list[str] = []
+    for _ in range(2):  # at most a leading and a trailing condition
+        if not find_numbers(question) and not _LEADING.match(question):
+            break
+        if match := _LEADING.match(question):
+            hoisted.append(as_sentence(match.group("condition")))
+        elif match := _TRAILING.match(question):
+            hoisted.append(as_sentence(match.group("condition")))
+        elif (match := _STATEMENT_FIRST.match(question)) and not _CLAUSE_START.match(question):
+            hoisted.append(as_sentence(match.group("condition")))
+        else:
+            break
+        question = capitalise(match.group("asks").strip())
+        question = question if question.endswith(("?", ".")) else question + "?"
+    if (match := _SPAN.search(question)) and find_numbers(match.group("span")) and not _AGES.search(question):
+        hoisted.append(f"The period I am asking about is {match.group('span')}.")
+        question = f"{question[: match.start()]} in that period{match.group('rest')}"
+    return question, hoisted
+
+
+def _as_question(text: str) -> str:
+    """Return "Calculate the total cost." as "What is the total cost?"; questions stay as they are."""
+    command = _COMMAND.match(text)
+    if not command:
+        return capitalise(text)
+    wanted = command.group("object")
+    if re.match(r"how\b|what\b|which\b", wanted):
+        return f"Can you work out {wanted}?"
+    return f"What {'are' if re.match(r'the (?:ages|numbers)', wanted) else 'is'} {wanted}?"
+
+
+def _is_definite(text: str, number: Number) -> bool:
+    """True for "all three boxes" and "the two of them": a count of things known already, not a new value."""
+    return number.kind is Kind.WORD and number.value <= 12 and _DEFINITE.search(text[: number.start]) is not None
+
+
+def split_joint(sentence: str) -> list[str]:
+    """Cut "A has 3 apples, and B has 5." into two statements; only where both halves hold numbers and the cut is safe.
+
+    Safe means: the sentence does not open with a subordinate clause that would lose its main clause, and the second half is a
+    clause with a subject of its own.
+    """
+    if re.match(r"^(?:if|when|while|after|since|because|as|once|for every|although|unless|suppose)\b", sentence, re.IGNORECASE):
+        return [sentence]
+    for joint in _JOINT.finditer(sentence):
+        first, second = sentence[: joint.start()], joint.group("second")
+        if (
+            find_numbers(first)
+            and find_numbers(second)
+            and '"' not in sentence
+            and not re.search(r"\bif\b|\bbetween\b|\beither\b", first)
+        ):
+            second = re.sub(r"^if\s+", "", second)
+            return [as_sentence(first), *split_joint(as_sentence(second))]
+    return [sentence]

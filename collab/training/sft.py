@@ -1,0 +1,73 @@
+"""Supervised fine-tuning on kept conversations: the policy imitates its best-ranked replies (CollabLLM section 3.2).
+
+TRL's SFTTrainer as it is. The loss is on the assistant's tokens and their stop tokens only, never on what the user said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from collab.training.chat_templates import training_chat_template
+from collab.training.lora import LoraSettings, load_for_training
+from collab.training.metrics_log import MetricsLog
+from collab.training.settings import OptimizationSettings, latest_checkpoint, trainer_arguments
+from simulators.chat_models.transformers_model import load_tokenizer
+from simulators.errors import ConfigurationError
+
+
+def train_sft(
+    rows: Sequence[dict[str, Any]],
+    model: str,
+    output_dir: Path,
+    *,
+    settings: OptimizationSettings,
+    lora: LoraSettings,
+    adapter: str | None = None,
+    seed: int = 0,
+) -> Path:
+    """Train on `{"messages": [...]}` rows and return the folder of the trained adapter (or model).
+
+    Goes on from the newest checkpoint in `output_dir` where there is one. `adapter` continues an earlier adapter instead of
+    starting a new one.
+
+    Raises:
+        ConfigurationError: for no rows, an unknown model, a chat template that cannot be trained with, sizes that do not divide.
+    """
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    if not rows:
+        raise ConfigurationError("SFT has no conversations to train on; lower the thresholds or build more data")
+    tokenizer = load_tokenizer(model)
+    tokenizer.chat_template = training_chat_template(tokenizer)
+    arguments = trainer_arguments(
+        SFTConfig, settings, output_dir / "checkpoints", seed, assistant_only_loss=True, packing=False, loss_type="nll"
+    )
+    trainer = SFTTrainer(
+        model=load_for_training(model, adapter),
+        args=arguments,
+        train_dataset=Dataset.from_list([{"messages": row["messages"]} for row in rows]),
+        processing_class=tokenizer,
+        peft_config=None if adapter else lora.peft_config(),
+        callbacks=[MetricsLog(output_dir / "metrics.jsonl", "sft")],
+    )
+    trainer.train(resume_from_checkpoint=latest_checkpoint(output_dir / "checkpoints"))
+    return save_trained(trainer, model, output_dir)
+
+
+def save_trained(trainer: Any, model: str, output_dir: Path) -> Path:
+    """Save what was trained with the tokenizer that samples from it, and return the folder.
+
+    The tokenizer keeps the model's own chat template: generation markers are for training only.
+    """
+    folder = (
+        output_dir / "adapter"
+        if hasattr(trainer.accelerator.unwrap_model(trainer.model), "peft_config")
+        else output_dir / "model"
+    )
+    trainer.save_model(str(folder))
+    if trainer.is_world_process_zero():
+        load_tokenizer(model).save_pretrained(str(folder))
+    return folder

@@ -1,0 +1,211 @@
+"""Reads JSON objects out of text that a language model wrote: prose around them, code fences, small slips, LaTeX.
+
+Strict JSON is not enough, for two reasons. Models slip: single quotes, trailing commas, Python's `True`, real line breaks in
+strings. And they write LaTeX without doubling the backslash: `"\\frac"` is *valid* JSON for a form feed and "rac", so a strict
+parser damages it in silence. Here a backslash before letters that spell a LaTeX command stays a backslash.
+
+Only what has one reading is accepted; anything else is not an object. The work is bounded by a small multiple of the text's
+length whatever the text is, nesting is bounded, and nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MAX_CHARACTERS = 100_000
+_MAX_DEPTH = 16
+_WORK_PER_CHARACTER = 4
+
+_SPACE = re.compile(r"\s*")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*"), "“": re.compile(r"[^”\\]*")}
+_CLOSING = {'"': '"', "'": "'", "“": "”"}
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|([A-Za-z]+)|(.))", re.DOTALL)
+_CONTROL = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_LITERALS: dict[str, bool | None] = {
+    "true": True, "True": True, "false": False, "False": False, "null": None, "None": None,
+}  # fmt: skip
+
+# LaTeX commands that begin like one of JSON's escapes. "\\b", "\\f" and "\\r" right before a letter are never anything else.
+_LATEX_T = frozenset(
+    {"tag", "tan", "tanh", "tau", "tbinom", "text", "textbf", "textcolor", "textit", "textrm", "textsf", "textstyle", "texttt"}
+    | {"tfrac", "therefore", "theta", "tilde", "times", "tiny", "to", "top", "toprule"}
+    | {"triangle", "triangleleft", "triangleright"}
+)
+_LATEX_N = frozenset(
+    {"nabla", "natural", "nearrow", "neq", "newcommand", "newline", "nexists", "ngeq", "nleq", "nmid", "nolimits"}
+    | {"nonumber", "not", "notin", "nparallel", "nsubseteq", "nwarrow"}
+)
+_LATEX_N_IN_FORMULAS = frozenset({"ne", "neg", "ni", "nu"})  # elsewhere "\\ni think" is a new line
+_FORMULA_SIGNS = ("$", "\\(", "\\[")
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as it was written; whether it is in range, or a whole number, is for the schema to say."""
+
+    literal: str
+
+
+Value = str | Number | bool | dict[str, "Value"] | list["Value"] | None
+
+
+def find_objects(text: str) -> list[dict[str, Value]]:
+    """Return every object in `text` that can be read, in the order in which they end (so an inner one before its outer one).
+
+    Of a text longer than `MAX_CHARACTERS` the end is read.
+    """
+    reader = _Reader(text[-MAX_CHARACTERS:])
+    position = reader.text.find("{")
+    while position >= 0 and reader.work_left > 0:
+        reader.position = position
+        try:
+            reader.read_object(depth=0)
+            position = reader.position
+        except _Unreadable:
+            position += 1
+        position = reader.text.find("{", position)
+    return reader.found
+
+
+class _Unreadable(Exception):
+    """What stands at this place is not an object with one reading."""
+
+
+class _Reader:
+    """A recursive-descent reader over one text. `work_left` bounds it in characters looked at, over all attempts together."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+        self.found: list[dict[str, Value]] = []
+        self.work_left = _WORK_PER_CHARACTER * len(text) + 1000
+
+    def read_object(self, depth: int) -> dict[str, Value]:
+        """Read the object that starts at `position`, note it in `found`, and stand right behind it."""
+        result: dict[str, Value] = {}
+        self._enter(depth)
+        while not self._closes("}"):
+            key = self._key()
+            if self._peek() != ":":
+                raise _Unreadable
+            self._step()
+            result[key] = self._value(depth)
+            self._separator("}")
+        self.found.append(result)
+        return result
+
+    def _array(self, depth: int) -> list[Value]:
+        result: list[Value] = []
+        self._enter(depth)
+        while not self._closes("]"):
+            result.append(self._value(depth))
+            self._separator("]")
+        return result
+
+    def _value(self, depth: int) -> Value:
+        start = self._peek()
+        if start in _PLAIN:
+            return self._string(start)
+        if start == "{":
+            return self.read_object(depth + 1)
+        if start == "[":
+            return self._array(depth + 1)
+        if match := _NUMBER.match(self.text, self.position):
+            self._step(match.end() - match.start())
+            return Number(match[0])
+        if (match := _WORD.match(self.text, self.position)) and match[0] in _LITERALS:
+            self._step(len(match[0]))
+            return _LITERALS[match[0]]
+        raise _Unreadable
+
+    def _key(self) -> str:
+        start = self._peek()
+        if start in _PLAIN:
+            return self._string(start)
+        if match := _WORD.match(self.text, self.position):
+            self._step(len(match[0]))
+            return match[0]
+        raise _Unreadable
+
+    def _string(self, opening: str) -> str:
+        plain, closing = _PLAIN[opening], _CLOSING[opening]
+        start = self.position + 1
+        self._step()
+        while True:
+            match = plain.match(self.text, self.position)
+            assert match is not None  # the pattern matches the empty string
+            self._step(match.end() - self.position)
+            if self.position >= len(self.text):
+                raise _Unreadable
+            if self.text[self.position] == closing:
+                raw = self.text[start : self.position]
+                self._step()
+                return decode_string(raw)
+            self._step(2)  # a backslash and what it escapes
+
+    def _enter(self, depth: int) -> None:
+        if depth > _MAX_DEPTH:
+            raise _Unreadable
+        self._step()
+
+    def _closes(self, bracket: str) -> bool:
+        if self._peek() != bracket:
+            return False
+        self._step()
+        return True
+
+    def _separator(self, bracket: str) -> None:
+        following = self._peek()
+        if following == ",":
+            self._step()
+        elif following != bracket:
+            raise _Unreadable
+
+    def _peek(self) -> str:
+        """Skip white space and return the character that follows ("" at the end)."""
+        match = _SPACE.match(self.text, self.position)
+        assert match is not None
+        self._step(match.end() - self.position)
+        return self.text[self.position : self.position + 1]
+
+    def _step(self, count: int = 1) -> None:
+        self.position += count
+        self.work_left -= count
+        if self.work_left <= 0:
+            raise _Unreadable
+
+
+def decode_string(raw: str) -> str:
+    """Return the text that a string literal's inside stands for, with LaTeX commands left whole."""
+    if "\\" not in raw:
+        return raw
+    in_formula = any(sign in raw for sign in _FORMULA_SIGNS)
+    text = _ESCAPE.sub(lambda match: _unescape(match, in_formula), raw)
+    if any("\ud800" <= character <= "\udfff" for character in text):  # pairs written as two escapes; halves are replaced
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _unescape(match: re.Match[str], in_formula: bool) -> str:
+    code, word, sign = match.groups()
+    if code:
+        return chr(int(code, 16))
+    if sign:
+        return sign if sign in "\"'\\/\n" else "\\" + sign
+    control = _CONTROL.get(word[0])
+    if control is None or _is_latex(word, in_formula):
+        return "\\" + word
+    return control + word[1:]
+
+
+def _is_latex(word: str, in_formula: bool) -> bool:
+    if len(word) == 1:
+        return False
+    if word[0] == "t":
+        return word in _LATEX_T
+    if word[0] == "n":
+        return word in _LATEX_N or (in_formula and word in _LATEX_N_IN_FORMULAS)
+    return True
