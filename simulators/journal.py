@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,11 @@ class Journal:
         """
         record = {"key": key.hex(), "role": role, "completions": [_plain(completion) for completion in completions]}
         self._where[key] = self._file.append(record)
+
+    def recorded_calls(self) -> Iterator[tuple[str, list[Completion]]]:
+        """Yield (role, completions) of every call on record, in the order recorded."""
+        for _, _, record in self._file.records():
+            yield record["role"], [_completion(data) for data in record["completions"]]
 
     def close(self) -> None:
         """Close the file and give up the lock."""

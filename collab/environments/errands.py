@@ -20,6 +20,8 @@ from collab.rewards.accuracy import ContainsFact
 from collab.rewards.conversation_reward import ConversationReward
 from collab.rewards.token_cost import TokenCost
 from collab.tasks.task import Task
+from simulators.conversation import Conversation
+from simulators.questions import asks
 from simulators.users.scripted import HiddenFact, ScriptedUser
 
 TOKEN_PENALTY = 5e-3
@@ -173,10 +175,24 @@ def make_user(task: Task, resources: Resources) -> ScriptedUser:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """1 if the fact stands in what was delivered: the last reply that is not a question. Asking about it delivers nothing."""
+
+    name: str = "accuracy"
+    source: str = "CollabLLM equation 3, with Extract(t) the last reply that does not ask and S containment"
+    value_range: tuple[float, float] = (0.0, 1.0)
+
+    async def score(self, conversation: Conversation, task: Task) -> float:
+        """Return 1 or 0; it never fails."""
+        replies = [message for message in conversation if message.role == "assistant" and not asks(message.content)]
+        return await ContainsFact().score(tuple(replies[-1:]), task) if replies else 0.0
+
+
 def make_reward(resources: Resources) -> ConversationReward:
-    """R* = the fact stands in the last reply, less the token cost (no judge: rules only)."""
+    """R* = the fact was delivered, less the token cost (no judge: rules only)."""
     penalty = TOKEN_PENALTY if resources.token_penalty is None else resources.token_penalty
-    return ConversationReward(((ContainsFact(), 1.0), (TokenCost(resources.count_tokens, penalty), 1.0)))
+    return ConversationReward(((Delivered(), 1.0), (TokenCost(resources.count_tokens, penalty), 1.0)))
 
 
 def domain() -> Domain:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from simulators.chat_models.transformers_model import cpu_has_bfloat16
 from simulators.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class LoraSettings:
 def load_for_training(model: str, adapter: str | None = None) -> PreTrainedModel:
     """Load a causal language model for training, with a trainable LoRA adapter on it where one is named.
 
-    bfloat16 on GPUs that have it, float32 elsewhere.
+    bfloat16 where the hardware multiplies it, float32 elsewhere; a LoRA adapter's own weights are float32 either way.
 
     Raises:
         ConfigurationError: when the model or the adapter is not there.
@@ -52,7 +53,8 @@ def load_for_training(model: str, adapter: str | None = None) -> PreTrainedModel
     import torch
     from transformers import AutoModelForCausalLM
 
-    dtype = torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float32
+    on_gpu = torch.cuda.is_available()
+    dtype = torch.bfloat16 if (torch.cuda.is_bf16_supported() if on_gpu else cpu_has_bfloat16()) else torch.float32
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
     except (OSError, ValueError) as error:

@@ -67,7 +67,7 @@ class TransformersChatModel:
 
         tokenizer = load_tokenizer(model)
         if dtype == "auto" and not torch.cuda.is_available():
-            dtype = "bfloat16" if _cpu_has_bfloat16() else "float32"
+            dtype = "bfloat16" if cpu_has_bfloat16() else "float32"
         try:
             loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
         except (OSError, ValueError) as error:
@@ -266,7 +266,7 @@ def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(token for token in [*ids, tokenizer.eos_token_id] if token is not None)
 
 
-def _cpu_has_bfloat16() -> bool:
+def cpu_has_bfloat16() -> bool:
     """True where the CPU multiplies bfloat16 in hardware; elsewhere float32 is faster."""
     import torch
 

@@ -1,0 +1,128 @@
+"""Play whole conversations of a policy over held-out tasks, and read the figures back from their trees.
+
+One tree a task holds all its runs, side by side at the root, so an evaluation that was killed goes on where it was: finished
+tasks are read from the tree file, model calls of unfinished ones from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from collab.environments.domain import Environment
+from collab.mr import ScoredFuture, score_future
+from collab.tasks.task import Task
+from simulators.conversation import ConversationTree, Node, Outcome
+from simulators.forward_sampling import future_seeds, sample_future
+from simulators.policy import Policy
+from simulators.questions import asks
+from simulators.tree_file import TreeFile
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedConversation:
+    """The figures of one conversation. `reward` (R*) is None where it could not be scored.
+
+    `policy_tokens` are the tokens the policy wrote; `asked` says of each of its replies whether it ended in a question.
+    """
+
+    task_id: str
+    run: int
+    outcome: Outcome
+    reward: float | None
+    components: dict[str, float]
+    asked: tuple[bool, ...]
+    policy_tokens: int
+    task: dict[str, Any]
+
+    @property
+    def turns(self) -> int:
+        return len(self.asked)
+
+
+async def evaluate(
+    policy: Policy,
+    environment: Environment,
+    tasks: Sequence[Task],
+    trees: TreeFile,
+    *,
+    runs: int = 1,
+    seed: int = 0,
+    max_open_tasks: int = 64,
+    on_task: Callable[[], None] = lambda: None,
+) -> None:
+    """Play `runs` conversations for every task that `trees` does not hold yet, and store them.
+
+    `on_task` is called after each task, those found finished included.
+
+    Raises:
+        ConfigurationError, StorageError: as the models and the tree file do.
+    """
+    limit = asyncio.Semaphore(max_open_tasks)
+
+    async def one(task: Task) -> None:
+        if task.id not in trees:
+            async with limit:
+                trees.append(await evaluated_tree(policy, environment, task, runs, seed))
+        on_task()
+
+    async with asyncio.TaskGroup() as group:
+        for task in tasks:
+            group.create_task(one(task))
+
+
+async def evaluated_tree(policy: Policy, environment: Environment, task: Task, runs: int, seed: int) -> ConversationTree:
+    """Play and score `runs` conversations of one task; return them as one tree.
+
+    The policy's name does not enter the seeds: every policy meets the same users.
+    """
+
+    async def play(run: int) -> ScoredFuture:
+        user = environment.user_for(task)
+        future = await sample_future((), user, policy, environment.max_turns, future_seeds(seed, task.id, run))
+        return await score_future(environment, task, future, run)
+
+    tree = ConversationTree(
+        task.id,
+        {
+            "environment": environment.name,
+            "policy": policy.name,
+            "goal": task.goal,
+            "reference": task.reference,
+            "task": dict(task.metadata),
+            "conversations": [],
+        },
+    )
+    for scored in await asyncio.gather(*(play(run) for run in range(runs))):
+        leaf = scored.future.graft(tree, None)
+        score: dict[str, Any] = {"total": scored.reward, "components": scored.score.components if scored.score else {}}
+        if scored.error:
+            score["errors"] = {"conversation": scored.error}
+        if leaf is not None:
+            tree.nodes[leaf].outcome = scored.outcome
+            tree.nodes[leaf].annotations["score"] = score
+        tree.metadata["conversations"].append({"run": scored.index, "leaf": leaf, "outcome": scored.outcome.value, **score})
+    return tree
+
+
+def evaluated_conversations(trees: Iterable[ConversationTree]) -> Iterator[EvaluatedConversation]:
+    """Yield the figures of every conversation in trees that `evaluated_tree` made."""
+    for tree in trees:
+        for entry in tree.metadata.get("conversations", []):
+            replies = [node for node in tree.path(entry["leaf"]) if node.author == "policy"]
+            yield EvaluatedConversation(
+                task_id=tree.task_id,
+                run=entry["run"],
+                outcome=Outcome(entry["outcome"]),
+                reward=entry["total"],
+                components=entry["components"],
+                asked=tuple(asks(node.message.content) for node in replies),
+                policy_tokens=sum(_tokens(node) for node in replies),
+                task=tree.metadata["task"],
+            )
+
+
+def _tokens(node: Node) -> int:
+    return node.usage.completion_tokens if node.usage else 0

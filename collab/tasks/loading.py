@@ -1,0 +1,191 @@
+"""Where tasks come from: a bundled file, a local file or folder, or a dataset on the Hub.
+
+Every record goes through its domain's `task_from_record`; a bad one is reported with file and line, and refused or skipped by
+setting, never silently dropped.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from collab.environments.domain import BadRecord, Domain
+from collab.tasks.task import Task
+from simulators.errors import ConfigurationError
+
+BUNDLED = "bundled"
+
+OnBadRecord = Literal["refuse", "skip"]
+_Records = Iterator[tuple[str, Mapping[str, Any]]]
+"""Pairs of where a record stands (for messages) and the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTasks:
+    """Tasks in the order of their source, and one sentence for every record that was skipped."""
+
+    tasks: Sequence[Task]
+    skipped: Sequence[str] = field(default=())
+
+
+def load_tasks(
+    source: str,
+    domain: Domain,
+    *,
+    split: str = "train",
+    limit: int | None = None,
+    on_bad_record: OnBadRecord = "refuse",
+) -> LoadedTasks:
+    """Load the tasks of one split.
+
+    `source` is `bundled`, a path (.jsonl, .json, .csv, .parquet, or a folder saved by `datasets`), or a Hub id, with a
+    configuration after a colon where the dataset has several (`openai/gsm8k:main`). Local files are one split each, unless
+    their records have a `split` field, which is then matched.
+
+    Raises:
+        ConfigurationError: no such source, a missing column, no record left, two tasks with one id, or (with `refuse`) a bad
+            record.
+    """
+    tasks: dict[str, Task] = {}
+    skipped: list[str] = []
+    for number, (where, record) in enumerate(_records(source, domain, split)):
+        if record.get("split", split) != split:
+            continue
+        try:
+            _check_columns(record, domain, where)
+            task = domain.task_from_record(record, f"{domain.name}-{split}-{number:05d}")
+            if task.id in tasks:
+                raise BadRecord(f"task id {task.id!r} stands twice")
+        except BadRecord as error:
+            problem = f"{where}: {error}"
+            if on_bad_record == "refuse":
+                raise ConfigurationError(f"{problem}; mend it or set on_bad_record=skip") from None
+            skipped.append(problem)
+            continue
+        tasks[task.id] = task
+        if limit is not None and len(tasks) >= limit:
+            break
+    if not tasks:
+        reason = f"; {len(skipped)} record(s) were skipped, the first: {skipped[0]}" if skipped else ""
+        raise ConfigurationError(f"{source} has no task of split {split!r}{reason}")
+    return LoadedTasks(list(tasks.values()), skipped)
+
+
+def _check_columns(record: Mapping[str, Any], domain: Domain, where: str) -> None:
+    """A missing column is the fault of the file or of the choice of domain, not of one record: it always refuses."""
+    if missing := [column for column in domain.columns if column not in record]:
+        found = ", ".join(sorted(record)) or "none"
+        raise ConfigurationError(f"{where}: environment {domain.name} needs column {missing[0]!r}; the record has {found}")
+
+
+def _records(source: str, domain: Domain, split: str) -> _Records:
+    if source == BUNDLED:
+        if domain.bundled is None:
+            raise ConfigurationError(f"environment {domain.name} has no bundled tasks; set tasks=FILE or tasks=HUB_ID")
+        with resources.as_file(resources.files("collab.tasks") / "bundled" / domain.bundled) as path:
+            yield from _json_lines(path)
+        return
+    path = Path(source).expanduser()
+    readers = {".jsonl": _json_lines, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+    if path.is_dir():
+        yield from _saved_dataset(path, split)
+    elif path.suffix in readers:
+        if not path.is_file():
+            raise ConfigurationError(f"task file {source} does not exist; give an existing file or a Hub id")
+        yield from readers[path.suffix](path)
+    elif path.exists():
+        raise ConfigurationError(f"task file {source} has an unknown format; use .jsonl, .json, .csv or .parquet")
+    elif source.startswith((".", "/", "~")) or source.count("/") != 1:
+        raise ConfigurationError(f"task source {source} does not exist; give `bundled`, a file, a folder or a Hub id")
+    else:
+        yield from _hub(source, split)
+
+
+def _json_lines(path: Path) -> _Records:
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                yield _record(_parse(line, f"{path}, line {number}"), f"{path}, line {number}")
+
+
+def _json(path: Path) -> _Records:
+    data = _parse(path.read_text(encoding="utf-8"), str(path))
+    if isinstance(data, dict):  # column or split layouts are ambiguous; a list of records is not
+        raise ConfigurationError(f"{path} holds one JSON object; a task file is a list of records or JSON lines")
+    for number, record in enumerate(data, start=1):
+        yield _record(record, f"{path}, record {number}")
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: not valid JSON ({error})") from None
+
+
+def _record(data: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+    if not isinstance(data, dict):
+        raise ConfigurationError(f"{where}: a record must be a JSON object, not {type(data).__name__}")
+    return where, data
+
+
+def _csv(path: Path) -> _Records:
+    with path.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        for record in reader:
+            yield f"{path}, line {reader.line_num}", record
+
+
+def _parquet(path: Path) -> _Records:
+    import pyarrow.lib
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except pyarrow.lib.ArrowInvalid as error:
+        raise ConfigurationError(f"{path} is not a Parquet file ({error})") from None
+    for number, record in enumerate(table.to_pylist(), start=1):
+        yield f"{path}, row {number}", record
+
+
+def _saved_dataset(path: Path, split: str) -> _Records:
+    import datasets
+
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except FileNotFoundError:
+        raise ConfigurationError(f"folder {path} was not written by datasets' save_to_disk; name a file in it instead") from None
+    if isinstance(loaded, datasets.DatasetDict):
+        if split not in loaded:
+            raise ConfigurationError(f"{path} has no split {split!r}; it has {', '.join(loaded)}")
+        loaded = loaded[split]
+    for number, record in enumerate(loaded, start=1):
+        yield f"{path}, row {number}", record
+
+
+def _hub(source: str, split: str) -> _Records:
+    import datasets
+
+    dataset_id, _, configuration = source.partition(":")
+    try:
+        names = [configuration] if configuration else datasets.get_dataset_config_names(dataset_id)
+        preferred = next((name for name in ("main", "default") if name in names), names[0] if len(names) == 1 else None)
+        name = configuration or preferred
+        if name is None:
+            raise ConfigurationError(f"dataset {dataset_id} has several configurations; use tasks={dataset_id}:NAME with one of "
+                                     f"{', '.join(names)}")  # fmt: skip
+        loaded = datasets.load_dataset(dataset_id, name, split=split)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # the Hub client raises dozens of types, and none of them means anything else to a user
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigurationError(
+            f"cannot load split {split!r} of dataset {dataset_id} from the Hub: {reason}; check the id, the network and the login"
+        ) from None
+    for number, record in enumerate(loaded, start=1):
+        yield f"{source}, row {number}", record

@@ -1,0 +1,155 @@
+"""From a checked configuration to the objects that do the work: models behind a journal, environment, policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from collab.embedded_model import resolve_model
+from collab.environments.domain import Environment, Resources
+from collab.environments.registry import load_domain, load_environment
+from collab.tasks.loading import LoadedTasks, load_tasks
+from simulators.chat_models.protocol import ChatModel, SamplingSettings
+from simulators.errors import ConfigurationError
+from simulators.journal import Journal, JournaledChatModel
+from simulators.policy import Policy
+
+
+class Models:
+    """The chat models of one run, each loaded once and all behind one journal.
+
+    Two configurations that name the same backend, model and adapter share one instance.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._loaded: dict[tuple[Any, ...], JournaledChatModel] = {}
+        self._counters: dict[str, Callable[[str], int]] = {}
+
+    def load(self, config: Any, adapter: str | None = None) -> ChatModel:
+        """Return the chat model of a configuration, with another adapter where one is given.
+
+        Raises:
+            ConfigurationError: for an unknown backend, or as the backend does.
+        """
+        adapter = adapter or config.adapter
+        key = (config.backend, config.model, adapter, tuple(config.urls))
+        if key not in self._loaded:
+            self._loaded[key] = JournaledChatModel(_backend(config, adapter), self._journal)
+        return self._loaded[key]
+
+    def token_counter(self, config: Any) -> Callable[[str], int]:
+        """Return how tokens are counted: with the policy's own tokenizer.
+
+        Raises:
+            ConfigurationError: when a served model's tokenizer cannot be loaded under its served name.
+        """
+        from simulators.chat_models.transformers_model import load_tokenizer
+
+        name = config.tokenizer or config.model
+        if name not in self._counters:
+            tokenizer = load_tokenizer(resolve_model(name))
+            self._counters[name] = lambda text: len(tokenizer(text, add_special_tokens=False).input_ids)
+        return self._counters[name]
+
+    async def aclose(self) -> None:
+        """Close every model."""
+        for model in self._loaded.values():
+            await model.aclose()
+
+
+def _backend(config: Any, adapter: str | None) -> ChatModel:
+    if config.backend == "transformers":
+        from simulators.chat_models.transformers_model import TransformersChatModel
+
+        return TransformersChatModel.from_pretrained(
+            resolve_model(config.model), adapter, dtype=config.dtype, max_batch_size=config.max_batch_size
+        )
+    if config.backend == "server":
+        from simulators.chat_models.server import ChatServer
+        from simulators.chat_models.server_options import ServerOptions
+
+        if not config.urls:
+            raise ConfigurationError("a server backend needs urls=[http://HOST:PORT/v1]")
+        return ChatServer(
+            list(config.urls),
+            config.model,
+            ServerOptions(
+                api_key_env=config.api_key_env,
+                extensions=config.extensions,
+                token_ids=config.extensions,
+                send_seed=config.send_seed,
+                deadline_s=config.deadline_s,
+                max_concurrency=config.max_concurrency,
+            ),
+            adapter=adapter,
+        )
+    raise ConfigurationError(f"unknown backend {config.backend!r}; known are transformers and server")
+
+
+def plain(node: Any) -> dict[str, Any]:
+    """Return a mapping of the configuration as a plain dictionary, interpolations resolved."""
+    container = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(container, dict)
+    return {str(key): value for key, value in container.items()}
+
+
+def sampling(config: Any) -> SamplingSettings:
+    """Return sampling settings.
+
+    Raises:
+        ConfigurationError: when a value is out of its range.
+    """
+    try:
+        return SamplingSettings(**{**plain(config), "stop": tuple(config.stop)})
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def environment(config: Any, models: Models) -> Environment:
+    """Return the environment with its user model and judge, where the configuration has them."""
+    if config.user.kind not in ("scripted", "role_play"):
+        raise ConfigurationError(f"unknown user kind {config.user.kind!r}; known are scripted and role_play")
+    resources = Resources(
+        count_tokens=models.token_counter(config.policy),
+        user_model=models.load(config.user) if config.user.kind == "role_play" else None,
+        judge_model=models.load(config.judge) if config.judge.kind == "llm" else None,
+        token_penalty=config.environment.token_penalty,
+    )
+    return load_environment(config.environment.name, resources, plain(config.environment.options))
+
+
+def tasks(config: Any) -> LoadedTasks:
+    """Return the configured tasks."""
+    domain = load_domain(config.environment.name, plain(config.environment.options))
+    if config.on_bad_record not in ("refuse", "skip"):
+        raise ConfigurationError(f"on_bad_record is {config.on_bad_record!r}; it must be refuse or skip")
+    return load_tasks(config.tasks, domain, split=config.split, limit=config.limit, on_bad_record=config.on_bad_record)
+
+
+def system_prompt(prompt: str | None, env: Environment) -> str | None:
+    """Return the system prompt a configuration means by `none`, `proactive`, or a text of its own."""
+    if prompt in (None, "none"):
+        return None
+    return env.domain.proactive_prompt if prompt == "proactive" else prompt
+
+
+def policy(config: Any, models: Models, env: Environment, *, name: str = "policy", adapter: str | None = None) -> Policy:
+    """Return the configured policy, with another adapter where one is given."""
+    return Policy(
+        models.load(config, adapter), sampling(config.sampling), system_prompt=system_prompt(config.prompt, env), name=name
+    )
+
+
+@contextmanager
+def open_journal(folder: Path, replay: bool = False) -> Iterator[Journal]:
+    """Open a run's journal and close it at the end, whatever happens."""
+    journal = Journal(folder / "journal.jsonl", replay=replay)
+    try:
+        yield journal
+    finally:
+        journal.close()

@@ -1,0 +1,166 @@
+"""The main job end to end on the embedded model: simulated futures, an MR for each reply, an MR-ranked dataset, a LoRA adapter
+trained on it, and held-out tasks before and after. `make demo` runs it; everything lands in one folder.
+
+Each stage is another recipe with the overrides that stand in `conf/demo.yaml`, exactly as one would type them; kill it and
+start it again, and finished stages and answered model calls are not repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from collab.environments.domain import Environment
+from collab.evaluation.reward_windows import ReplyUnderWindows, mean_by_window, rewards_under_windows
+from collab.evaluation.run import EvaluatedConversation
+from collab.evaluation.statistics import PairedDifference, compare_by_task
+from collab.tasks.task import Task
+from recipes import assembly, build, demo_report, evaluate, sft
+from recipes.launch import launch
+from recipes.run_folder import RunFolder
+
+WINDOWS = (0, 1, 2)
+
+
+def run(config: Any) -> dict[str, Any]:
+    """Run every stage and return the summary that is written to `summary.json`."""
+    started = time.monotonic()
+    folder = RunFolder(config)
+    configs = stage_configs(config)
+
+    announce(1, "What is a reply worth? The same two replies under growing windows (CollabLLM Figure 6)", None)
+    windows = reply_rewards(config, configs["build"])
+    print_windows(windows)
+
+    announce(2, "Build an MR-ranked dataset from simulated futures", configs["build"])
+    statistics = build.run(configs["build"])
+    demo_report.print_statistics(statistics)
+
+    announce(3, "LoRA SFT on the best-ranked conversations", configs["sft"])
+    adapter = Path(configs["sft"].output_dir) / "adapter"
+    if not (adapter / "adapter_model.safetensors").is_file():
+        sft.run(configs["sft"])
+
+    announce(4, "Held-out tasks, before and after", configs["evaluate"])
+    results = evaluate.run(configs["evaluate"])
+
+    paired = compare_by_task(evaluate.by_task_and_run(results["before"]), evaluate.by_task_and_run(results["after"]))
+    summary = summarize(paired, results) | {"seconds": round(time.monotonic() - started, 1)}
+    (folder.path / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    folder.log_metrics("demo", **summary)
+    page = demo_report.write(folder.path, config, windows, statistics, results, paired, summary)
+    print(f"\nreport: {page}\nconversations: collab view {configs['build'].output_dir}\n")
+    print(json.dumps(summary))
+    return summary
+
+
+def stage_configs(config: Any) -> dict[str, Any]:
+    """Compose the configuration of each stage from the overrides in the demo's."""
+    from hydra import compose
+
+    root = Path(config.output_dir)
+    seed = f"seed={config.seed}"
+    adapter = root / "sft" / "adapter"
+    policies = [f"+policies={{before: {{prompt: none}}, after: {{prompt: none, adapter: '{adapter}'}}}}"]
+    overrides = {
+        "build": [*config.build, f"limit={config.train_tasks}", f"output_dir={root / 'build'}", seed],
+        "sft": [*config.sft, f"data={root / 'build'}", f"output_dir={root / 'sft'}", seed],
+        "evaluate": [
+            *config.evaluate,
+            f"limit={config.held_out_tasks}",
+            f"runs={config.runs}",
+            "~policies.base",
+            "~policies.proactive",
+            *policies,
+            f"output_dir={root / 'evaluate'}",
+            seed,
+        ],
+    }
+    return {stage: compose(stage, overrides=[str(item) for item in items]) for stage, items in overrides.items()}
+
+
+def announce(number: int, what: str, config: Any | None) -> None:
+    """Print the heading of a stage."""
+    where = f"  -> {config.output_dir}" if config is not None else ""
+    print(f"\n[{number}/4] {what}{where}\n", flush=True)
+
+
+def reply_rewards(config: Any, build_config: Any) -> list[ReplyUnderWindows]:
+    """Score an asking and a guessing reply to held-out openings that lack a fact, under every window."""
+    folder = Path(config.output_dir) / "windows"
+    with assembly.open_journal(folder) as journal:
+
+        async def score() -> list[ReplyUnderWindows]:
+            models = assembly.Models(journal)
+            try:
+                environment = assembly.environment(build_config, models)
+                policy = assembly.policy(build_config.policy, models, environment)
+                tasks = build_config.copy()
+                tasks.split, tasks.limit = "test", None
+                replies = asking_and_guessing(assembly.tasks(tasks).tasks, config.figure_six_tasks, environment)
+                return await rewards_under_windows(
+                    environment, policy, replies, windows=WINDOWS, num_samples=config.figure_six_samples, seed=config.seed
+                )
+            finally:
+                await models.aclose()
+
+        return asyncio.run(score())
+
+
+def asking_and_guessing(tasks: Any, count: int, environment: Environment) -> list[tuple[Task, str, str]]:
+    """Return an asking and a guessing reply for the first task of each kind that lacks its fact."""
+    first_of_kind = {task.metadata["kind"]: task for task in reversed(tasks) if task.metadata["lacking"]}
+    replies = []
+    for kind, task in list(first_of_kind.items())[:count]:
+        question, guess = demo_report.REPLIES[kind]
+        replies += [(task, "asking", question), (task, "guessing", guess)]
+    return replies
+
+
+def print_windows(results: list[ReplyUnderWindows]) -> None:
+    """Print R* and accuracy by window for both kinds of reply."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("reply", *(f"window {window}" for window in WINDOWS))
+    accuracy = mean_by_window(results, "accuracy")
+    for kind, by_window in mean_by_window(results).items():
+        cells = (f"{by_window[window]:+.3f} (accuracy {accuracy[kind][window]:.2f})" for window in WINDOWS)
+        table.add_row(kind, *cells)
+    Console().print(table)
+    for result in results[:2]:
+        print(f"  {result.kind}: {result.reply}")
+
+
+def summarize(paired: PairedDifference, results: dict[str, list[EvaluatedConversation]]) -> dict[str, Any]:
+    """Return the figures of `summary.json`: R* with the paired interval, how often first replies ask, tokens a conversation."""
+    summary: dict[str, Any] = {
+        "r_star_before": round(paired.before, 4),
+        "r_star_after": round(paired.after, 4),
+        "r_star_difference": round(paired.difference.estimate, 4),
+        "ci_low": None if paired.difference.low is None else round(paired.difference.low, 4),
+        "ci_high": None if paired.difference.high is None else round(paired.difference.high, 4),
+    }
+    for when, conversations in results.items():
+        for name, lacking in (("needed", True), ("unneeded", False)):
+            group = [each for each in conversations if each.reward is not None and each.task["lacking"] == lacking]
+            summary[f"ask_rate_{name}_{when}"] = _mean([bool(each.asked and each.asked[0]) for each in group])
+            summary[f"accuracy_{name}_{when}"] = _mean([each.components["accuracy"] for each in group])
+        summary[f"tokens_{when}"] = _mean([each.policy_tokens for each in conversations])
+    return summary
+
+
+def _mean(values: list[Any]) -> float | None:
+    return round(sum(values) / len(values), 4) if values else None
+
+
+def main() -> None:
+    """Start the recipe from the command line."""
+    launch("demo", run)
+
+
+if __name__ == "__main__":
+    main()

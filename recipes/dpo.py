@@ -1,0 +1,46 @@
+"""Offline DPO on a build's pairs, usually from an SFT adapter on.
+
+collab train dpo data=outputs/build/errands adapter=outputs/sft/adapter
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from collab.data.export import read_rows
+from collab.embedded_model import resolve_model
+from collab.training.lora import LoraSettings
+from collab.training.settings import OptimizationSettings
+from recipes.launch import launch
+from recipes.run_folder import RunFolder
+from recipes.sft import typed
+
+
+def run(config: Any) -> Path:
+    """Train and return the adapter's folder."""
+    from collab.training.dpo import train_dpo
+
+    folder = RunFolder(config)
+    rows = read_rows(Path(config.data), "dpo")
+    trained = train_dpo(
+        rows,
+        resolve_model(config.model),
+        folder.path,
+        settings=typed(config.optimization, OptimizationSettings),
+        lora=typed(config.lora, LoraSettings),
+        adapter=config.adapter,
+        beta=config.beta,
+        seed=config.seed,
+    )
+    print(f"DPO on {len(rows)} pairs -> {trained}")
+    return trained
+
+
+def main() -> None:
+    """Start the recipe from the command line."""
+    launch("dpo", run)
+
+
+if __name__ == "__main__":
+    main()

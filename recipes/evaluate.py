@@ -1,0 +1,130 @@
+"""Play whole conversations of several policies over held-out tasks and compare them, task by task.
+
+    collab evaluate environment=errands policies.sft.adapter=outputs/sft/adapter
+
+Every policy meets the same users on the same tasks. Kill it and start the same command again to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from collab.evaluation.run import EvaluatedConversation, evaluate, evaluated_conversations
+from collab.evaluation.statistics import compare_by_task, mean_and_error
+from recipes import assembly
+from recipes.launch import launch
+from recipes.progress import task_progress
+from recipes.run_folder import RunFolder
+from simulators.errors import ConfigurationError
+from simulators.journal import Journal
+from simulators.tree_file import TreeFile
+
+Results = dict[str, list[EvaluatedConversation]]
+
+
+def run(config: Any) -> Results:
+    """Evaluate every policy of a configuration and return their conversations' figures."""
+    if not config.policies:
+        raise ConfigurationError("evaluate has no policies; name one, for instance policies.base.prompt=none")
+    if config.runs < 1:
+        raise ConfigurationError(f"runs is {config.runs}; an evaluation needs at least one run a task")
+    folder = RunFolder(config)
+    loaded = assembly.tasks(config)
+    results: Results = {}
+    with assembly.open_journal(folder.path) as journal:
+        for name, entry in config.policies.items():
+            trees = TreeFile(folder.path / str(name) / "trees.jsonl")
+            try:
+                asyncio.run(_evaluate(config, str(name), entry, loaded.tasks, trees, journal))
+                by_task = (trees.read(task.id) for task in loaded.tasks)
+                results[str(name)] = list(evaluated_conversations(by_task))
+            finally:
+                trees.close()
+            folder.log_metrics("evaluate", policy=str(name), **figures(results[str(name)]))
+        folder.log_metrics("evaluate", calls=journal.summary())
+    print_table(results)
+    return results
+
+
+async def _evaluate(config: Any, name: str, entry: Any, tasks: Any, trees: TreeFile, journal: Journal) -> None:
+    models = assembly.Models(journal)
+    try:
+        environment = assembly.environment(config, models)
+        policy_config = config.policy.copy()
+        if entry.prompt is not None:
+            policy_config.prompt = entry.prompt
+        policy = assembly.policy(policy_config, models, environment, name=name, adapter=entry.adapter)
+        with task_progress(name, len(tasks), journal) as advance:
+            await evaluate(
+                policy,
+                environment,
+                tasks,
+                trees,
+                runs=config.runs,
+                seed=config.seed,
+                max_open_tasks=config.max_open_tasks,
+                on_task=advance,
+            )
+    finally:
+        await models.aclose()
+
+
+def figures(conversations: list[EvaluatedConversation]) -> dict[str, Any]:
+    """Return the mean figures of one policy; what could not be scored is counted, not averaged."""
+    scored = [conversation for conversation in conversations if conversation.reward is not None]
+    result: dict[str, Any] = {"conversations": len(conversations), "unscored": len(conversations) - len(scored)}
+    if not scored:
+        return result
+    tasks = [conversation.task_id for conversation in scored]
+    reward = mean_and_error([conversation.reward or 0.0 for conversation in scored], tasks)
+    result |= {"r_star": reward.mean, "r_star_error": reward.std_error}
+    for name in sorted({name for conversation in scored for name in conversation.components}):
+        values = [conversation.components[name] for conversation in scored if name in conversation.components]
+        result[name] = sum(values) / len(values)
+    result["tokens"] = sum(conversation.policy_tokens for conversation in scored) / len(scored)
+    result["turns"] = sum(conversation.turns for conversation in scored) / len(scored)
+    replies = sum(conversation.turns for conversation in scored)
+    result["asking_turns"] = sum(sum(conversation.asked) for conversation in scored) / max(1, replies)
+    return result
+
+
+def print_table(results: Results) -> None:
+    """Print one line a policy, and how each differs from the first, with a paired 95% interval."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("policy")
+    rows = {name: figures(conversations) for name, conversations in results.items()}
+    columns = [column for column in next(iter(rows.values())) if column != "r_star_error"]
+    for column in columns:
+        table.add_column(column, justify="right")
+    table.add_column("R* against the first")
+    first_name = next(iter(results))
+    for name, row in rows.items():
+        cells = [f"{row[column]:.3f}" if isinstance(row.get(column), float) else str(row.get(column, "-")) for column in columns]
+        table.add_row(name, *cells, "" if name == first_name else _difference(results[first_name], results[name]))
+    Console().print(table)
+
+
+def _difference(before: list[EvaluatedConversation], after: list[EvaluatedConversation]) -> str:
+    try:
+        paired = compare_by_task(by_task_and_run(before), by_task_and_run(after))
+    except ValueError:
+        return "nothing to compare"
+    interval = paired.difference
+    return f"{interval.estimate:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
+
+
+def by_task_and_run(conversations: list[EvaluatedConversation]) -> dict[tuple[str, int], float | None]:
+    """Return R* keyed by task and run, for paired statistics."""
+    return {(conversation.task_id, conversation.run): conversation.reward for conversation in conversations}
+
+
+def main() -> None:
+    """Start the recipe from the command line."""
+    launch("evaluate", run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""The typed configuration of every recipe. A key that is not here is an error that names the nearest one (`recipes.launch`).
+
+The files in `conf/` fill these in; a group (policy, user, judge, environment, candidates) is chosen by name and any key can be
+overridden: `collab build environment=math_chat policy.sampling.temperature=0.7`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from collab.training.lora import LoraSettings
+from collab.training.settings import OptimizationSettings
+
+
+@dataclass
+class Sampling:
+    """See simulators.chat_models.SamplingSettings."""
+
+    max_tokens: int = 512
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: list[str] = field(default_factory=list)
+    include_stop: bool = False
+
+
+@dataclass
+class Model:
+    """A chat model. `backend` is transformers (in process) or server (any OpenAI-compatible one, vLLM for one).
+
+    `model` is `embedded`, a folder or a Hub id; for a server, the name it serves. `adapter` is a LoRA folder (transformers).
+    `api_key_env` names the environment variable with a server's API key; `extensions` says that it is a vLLM server;
+    `tokenizer` counts tokens where the served name is not a model that can be loaded.
+    """
+
+    backend: str = "transformers"
+    model: str = "embedded"
+    adapter: str | None = None
+    dtype: str = "auto"
+    max_batch_size: int = 64
+    urls: list[str] = field(default_factory=list)
+    tokenizer: str | None = None
+    api_key_env: str | None = None
+    extensions: bool = False
+    send_seed: bool = True
+    deadline_s: float = 600.0
+    max_concurrency: int = 1024
+
+
+@dataclass
+class PolicyConfig(Model):
+    """The assistant. `prompt` is `none`, `proactive` (the environment's Proactive Base) or the text of a system prompt."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    prompt: str = "none"
+
+
+@dataclass
+class UserConfig(Model):
+    """The user. `kind` is scripted (rules, no model) or role_play (a model plays the human)."""
+
+    kind: str = "scripted"
+    temperature: float = 1.0
+
+
+@dataclass
+class JudgeConfig(Model):
+    """The judge. `kind` is none (rule-based rewards only) or llm."""
+
+    kind: str = "none"
+
+
+@dataclass
+class EnvironmentConfig:
+    """An environment by name, with its options. `token_penalty` null takes the environment's own lambda."""
+
+    name: str = MISSING
+    options: dict[str, Any] = field(default_factory=dict)
+    token_penalty: float | None = None
+
+
+@dataclass
+class Candidate:
+    """One source of candidate replies: how many a turn, and what differs from the policy (null: nothing)."""
+
+    count: int = 1
+    prompt: str | None = None
+    reply_prefixes: list[str] = field(default_factory=list)
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: list[str] | None = None
+    include_stop: bool = False
+
+
+@dataclass
+class ForwardSampling:
+    """How MR is estimated (CollabLLM Table 6: window 2, 3 futures)."""
+
+    window_turns: int = 2
+    num_samples: int = 3
+
+
+@dataclass
+class Tasks:
+    """Which tasks: what every recipe that plays conversations has in common."""
+
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    tasks: str = "bundled"
+    split: str = "train"
+    limit: int | None = None
+    on_bad_record: str = "refuse"
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    user: UserConfig = field(default_factory=UserConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
+    seed: int = 0
+    output_dir: str = MISSING
+    max_open_tasks: int = 64
+    max_failure_share: float = 0.3
+
+
+@dataclass
+class Build(Tasks):
+    """`collab build`: tasks -> trees -> SFT and DPO datasets."""
+
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    forward_sampling: ForwardSampling = field(default_factory=ForwardSampling)
+    max_turns: int | None = None
+    min_chosen_mr: float | None = None
+    min_gap: float = 0.0
+    pairs_per_turn: int = 1
+
+
+@dataclass
+class EvaluatedPolicyConfig:
+    """One policy to compare: what differs from `policy` (null: nothing)."""
+
+    prompt: str | None = None
+    adapter: str | None = None
+
+
+@dataclass
+class Evaluate(Tasks):
+    """`collab evaluate`: whole conversations over held-out tasks. `policies` maps a name to a prompt, an adapter or both."""
+
+    policies: dict[str, EvaluatedPolicyConfig] = field(default_factory=dict)
+    runs: int = 3
+
+
+@dataclass
+class Training:
+    """What the training recipes have in common. `data` is a folder that `collab build` wrote."""
+
+    data: str = MISSING
+    model: str = "embedded"
+    adapter: str | None = None
+    output_dir: str = MISSING
+    seed: int = 0
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    optimization: OptimizationSettings = field(default_factory=OptimizationSettings)
+
+
+@dataclass
+class Sft(Training):
+    """`collab train sft`."""
+
+
+@dataclass
+class Dpo(Training):
+    """`collab train dpo`; `beta` weighs the KL to the reference."""
+
+    beta: float = 0.1
+
+
+@dataclass
+class Demo:
+    """`collab demo`. `build`, `sft` and `evaluate` are the overrides of those recipes, as one would type them.
+
+    `figure_six_tasks` openings get an asking and a guessing reply, with `figure_six_samples` futures a window.
+    """
+
+    output_dir: str = MISSING
+    seed: int = 0
+    train_tasks: int = 96
+    held_out_tasks: int = 48
+    runs: int = 3
+    figure_six_tasks: int = 6
+    figure_six_samples: int = 4
+    build: list[str] = field(default_factory=list)
+    sft: list[str] = field(default_factory=list)
+    evaluate: list[str] = field(default_factory=list)
+
+
+def register() -> None:
+    """Make the schemas known to Hydra as `schema/<recipe>`."""
+    store = ConfigStore.instance()
+    for name, node in {"build": Build, "evaluate": Evaluate, "sft": Sft, "dpo": Dpo, "demo": Demo}.items():
+        store.store(group="schema", name=name, node=node, package="_global_")

@@ -1,0 +1,51 @@
+"""LoRA SFT on a build's kept conversations.
+
+collab train sft data=outputs/build/errands
+accelerate launch recipes/sft.py data=outputs/build/errands model=Qwen/Qwen3-4B
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from collab.data.export import read_rows
+from collab.embedded_model import resolve_model
+from collab.training.lora import LoraSettings
+from collab.training.settings import OptimizationSettings
+from recipes.assembly import plain
+from recipes.launch import launch
+from recipes.run_folder import RunFolder
+
+
+def run(config: Any) -> Path:
+    """Train and return the adapter's folder."""
+    from collab.training.sft import train_sft
+
+    folder = RunFolder(config)
+    rows = read_rows(Path(config.data), "sft")
+    trained = train_sft(
+        rows,
+        resolve_model(config.model),
+        folder.path,
+        settings=typed(config.optimization, OptimizationSettings),
+        lora=typed(config.lora, LoraSettings),
+        adapter=config.adapter,
+        seed=config.seed,
+    )
+    print(f"SFT on {len(rows)} conversations -> {trained}")
+    return trained
+
+
+def typed(node: Any, kind: type) -> Any:
+    """Return a configuration node as the dataclass it was checked against."""
+    return kind(**plain(node))
+
+
+def main() -> None:
+    """Start the recipe from the command line."""
+    launch("sft", run)
+
+
+if __name__ == "__main__":
+    main()
