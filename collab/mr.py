@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,13 @@ class ScoredFuture:
     @property
     def reward(self) -> float | None:
         return self.score.total if self.score is not None else None
+
+
+Observer = Callable[[ScoredFuture], None]
+
+
+def ignore(scored: ScoredFuture) -> None:
+    """Observe nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,8 @@ def standard_error(values: Sequence[float]) -> float | None:
 class MultiturnReward:
     """Estimates MR by forward sampling with `policy` in an environment.
 
+    `observe` is called with every scored future, for progress and for stopping a run that fails too often (it may raise).
+
     Paper defaults (Table 6): `window_turns` 2 and `num_samples` 3. Window 0 gives the immediate reward of CollabLLM section
     5.1: the conversation is scored once, as it stands.
 
@@ -134,6 +143,7 @@ class MultiturnReward:
     window_turns: int = 2
     num_samples: int = 3
     seed: int = 0
+    observe: Observer = ignore
 
     def __post_init__(self) -> None:
         if self.window_turns < 0:
@@ -147,8 +157,11 @@ class MultiturnReward:
         `candidate_index` tells candidates of the same history apart: it enters the policy's seeds, never the user's.
 
         Raises:
+            ValueError: when the conversation does not end with a reply.
             ConfigurationError: as the models do; nothing else fails the estimate as a whole.
         """
+        if not conversation or conversation[-1].role != "assistant":
+            raise ValueError("MR is estimated for a reply; this conversation does not end with one")
         count = self.num_samples if self.window_turns else 1
         futures = await asyncio.gather(
             *(self.scored_future(conversation, task, index, candidate_index) for index in range(count))
@@ -163,7 +176,9 @@ class MultiturnReward:
         user = self.environment.user_for(task)
         window = self.window_turns if conversation[-1].content.strip() else 0  # nobody answers an empty reply
         future = await sample_future(conversation, user, self.policy, window, seeds)
-        return await score_future(self.environment, task, future, future_index)
+        scored = await score_future(self.environment, task, future, future_index)
+        self.observe(scored)
+        return scored
 
     def estimate_blocking(self, conversation: Conversation, task: Task, candidate_index: int = 0) -> MREstimate:
         """Do what `estimate` does, from plain code."""

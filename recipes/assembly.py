@@ -13,20 +13,24 @@ from collab.embedded_model import resolve_model
 from collab.environments.domain import Environment, Resources
 from collab.environments.registry import load_domain, load_environment
 from collab.tasks.loading import LoadedTasks, load_tasks
+from simulators.budget import Budget, BudgetedChatModel, Price
 from simulators.chat_models.protocol import ChatModel, SamplingSettings
 from simulators.errors import ConfigurationError
 from simulators.journal import Journal, JournaledChatModel
 from simulators.policy import Policy
+from simulators.users.role_play import RolePlayOptions
 
 
 class Models:
     """The chat models of one run, each loaded once and all behind one journal.
 
-    Two configurations that name the same backend, model and adapter share one instance.
+    Two configurations that name the same backend, model and adapter share one instance. Calls that the journal does not hold are
+    taken from the budget.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, budget: Budget | None = None) -> None:
         self._journal = journal
+        self._budget = budget or Budget()
         self._loaded: dict[tuple[Any, ...], JournaledChatModel] = {}
         self._counters: dict[str, Callable[[str], int]] = {}
 
@@ -39,7 +43,7 @@ class Models:
         adapter = adapter or config.adapter
         key = (config.backend, config.model, adapter, tuple(config.urls))
         if key not in self._loaded:
-            self._loaded[key] = JournaledChatModel(_backend(config, adapter), self._journal)
+            self._loaded[key] = JournaledChatModel(BudgetedChatModel(_backend(config, adapter), self._budget), self._journal)
         return self._loaded[key]
 
     def token_counter(self, config: Any) -> Callable[[str], int]:
@@ -60,6 +64,15 @@ class Models:
         """Close every model."""
         for model in self._loaded.values():
             await model.aclose()
+
+
+def budget(config: Any, journal: Journal) -> Budget:
+    """Return the run's budget, less what earlier starts of it have spent."""
+    prices = {role: Price(**plain(config[role].price)) for role in ("policy", "user", "judge")}
+    priced = {role: price for role, price in prices.items() if price != Price()}
+    limits = Budget(config.budget.max_calls, config.budget.max_tokens, config.budget.max_cost, priced)
+    limits.restore(journal)
+    return limits
 
 
 def _backend(config: Any, adapter: str | None) -> ChatModel:
@@ -110,6 +123,18 @@ def sampling(config: Any) -> SamplingSettings:
         raise ConfigurationError(str(error)) from None
 
 
+def role_play(config: Any) -> RolePlayOptions:
+    """Return how a role-play user writes.
+
+    Raises:
+        ConfigurationError: when its temperature or token limit is out of range.
+    """
+    try:
+        return RolePlayOptions(SamplingSettings(config.max_tokens, config.temperature), persona=config.persona)
+    except ValueError as error:
+        raise ConfigurationError(f"user: {error}") from None
+
+
 def environment(config: Any, models: Models) -> Environment:
     """Return the environment with its user model and judge, where the configuration has them."""
     if config.user.kind not in ("scripted", "role_play"):
@@ -118,6 +143,7 @@ def environment(config: Any, models: Models) -> Environment:
         count_tokens=models.token_counter(config.policy),
         user_model=models.load(config.user) if config.user.kind == "role_play" else None,
         judge_model=models.load(config.judge) if config.judge.kind == "llm" else None,
+        role_play=role_play(config.user),
         token_penalty=config.environment.token_penalty,
     )
     return load_environment(config.environment.name, resources, plain(config.environment.options))

@@ -9,6 +9,7 @@ Kill it and start the same command again: finished tasks are kept, answered mode
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from collab.mr import MultiturnReward
 from collab.tasks.task import Task
 from recipes import assembly
 from recipes.launch import launch
-from recipes.progress import task_progress
+from recipes.progress import Watch
 from recipes.run_folder import RunFolder
 from simulators.errors import ConfigurationError
 from simulators.journal import Journal
@@ -39,7 +40,8 @@ def run(config: Any) -> DatasetStatistics:
     with assembly.open_journal(folder.path) as journal:
         trees = TreeFile(folder.path / "trees.jsonl")
         try:
-            asyncio.run(_build(config, loaded.tasks, trees, journal))
+            watch = Watch(journal, spending := assembly.budget(config, journal), config.max_failure_share)
+            asyncio.run(_build(config, loaded.tasks, trees, assembly.Models(journal, spending), watch))
             by_task = [trees.read(task.id) for task in loaded.tasks]
         finally:
             trees.close()
@@ -50,16 +52,21 @@ def run(config: Any) -> DatasetStatistics:
             min_chosen_mr=config.min_chosen_mr,
             card=OmegaConf.to_container(config, resolve=True),  # type: ignore[arg-type]
         )
-        folder.log_metrics("build", **as_plain(figures), skipped_records=len(loaded.skipped), calls=journal.summary())
+        folder.log_metrics(
+            "build",
+            **as_plain(figures),
+            skipped_records=len(loaded.skipped),
+            outcomes=watch.outcomes(),
+            calls=journal.summary(),
+        )
     print_summary(folder.path, figures, journal)
     return figures
 
 
-async def _build(config: Any, tasks: Any, trees: TreeFile, journal: Journal) -> None:
-    models = assembly.Models(journal)
+async def _build(config: Any, tasks: Sequence[Task], trees: TreeFile, models: assembly.Models, watch: Watch) -> None:
     try:
         environment = assembly.environment(config, models)
-        builder = dataset_builder(config, models, environment)
+        builder = dataset_builder(config, models, environment, watch)
         limit = asyncio.Semaphore(config.max_open_tasks)
 
         async def one(task: Task) -> None:
@@ -68,7 +75,7 @@ async def _build(config: Any, tasks: Any, trees: TreeFile, journal: Journal) -> 
                     trees.append(await builder.build(task))
             advance()
 
-        with task_progress("tasks", len(tasks), journal) as advance:
+        with watch.tasks("tasks", len(tasks)) as advance:
             async with asyncio.TaskGroup() as group:
                 for task in tasks:
                     group.create_task(one(task))
@@ -76,7 +83,7 @@ async def _build(config: Any, tasks: Any, trees: TreeFile, journal: Journal) -> 
         await models.aclose()
 
 
-def dataset_builder(config: Any, models: assembly.Models, environment: Environment) -> DatasetBuilder:
+def dataset_builder(config: Any, models: assembly.Models, environment: Environment, watch: Watch) -> DatasetBuilder:
     """Return the builder of a configuration.
 
     Raises:
@@ -85,7 +92,12 @@ def dataset_builder(config: Any, models: assembly.Models, environment: Environme
     policy = assembly.policy(config.policy, models, environment)
     try:
         reward = MultiturnReward(
-            environment, policy, config.forward_sampling.window_turns, config.forward_sampling.num_samples, config.seed
+            environment,
+            policy,
+            config.forward_sampling.window_turns,
+            config.forward_sampling.num_samples,
+            config.seed,
+            watch.observe,
         )
     except ValueError as error:
         raise ConfigurationError(f"forward_sampling: {error}") from None

@@ -8,16 +8,17 @@ Every policy meets the same users on the same tasks. Kill it and start the same 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from collab.evaluation.run import EvaluatedConversation, evaluate, evaluated_conversations
 from collab.evaluation.statistics import compare_by_task, mean_and_error
+from collab.tasks.task import Task
 from recipes import assembly
 from recipes.launch import launch
-from recipes.progress import task_progress
+from recipes.progress import Watch
 from recipes.run_folder import RunFolder
 from simulators.errors import ConfigurationError
-from simulators.journal import Journal
 from simulators.tree_file import TreeFile
 
 Results = dict[str, list[EvaluatedConversation]]
@@ -33,29 +34,33 @@ def run(config: Any) -> Results:
     loaded = assembly.tasks(config)
     results: Results = {}
     with assembly.open_journal(folder.path) as journal:
+        spending = assembly.budget(config, journal)
+        watch = Watch(journal, spending, config.max_failure_share)
         for name, entry in config.policies.items():
             trees = TreeFile(folder.path / str(name) / "trees.jsonl")
             try:
-                asyncio.run(_evaluate(config, str(name), entry, loaded.tasks, trees, journal))
+                models = assembly.Models(journal, spending)
+                asyncio.run(_evaluate(config, str(name), entry, loaded.tasks, trees, models, watch))
                 by_task = (trees.read(task.id) for task in loaded.tasks)
                 results[str(name)] = list(evaluated_conversations(by_task))
             finally:
                 trees.close()
             folder.log_metrics("evaluate", policy=str(name), **figures(results[str(name)]))
-        folder.log_metrics("evaluate", calls=journal.summary())
+        folder.log_metrics("evaluate", outcomes=watch.outcomes(), calls=journal.summary())
     print_table(results)
     return results
 
 
-async def _evaluate(config: Any, name: str, entry: Any, tasks: Any, trees: TreeFile, journal: Journal) -> None:
-    models = assembly.Models(journal)
+async def _evaluate(
+    config: Any, name: str, entry: Any, tasks: Sequence[Task], trees: TreeFile, models: assembly.Models, watch: Watch
+) -> None:
     try:
         environment = assembly.environment(config, models)
         policy_config = config.policy.copy()
         if entry.prompt is not None:
             policy_config.prompt = entry.prompt
         policy = assembly.policy(policy_config, models, environment, name=name, adapter=entry.adapter)
-        with task_progress(name, len(tasks), journal) as advance:
+        with watch.tasks(name, len(tasks)) as advance:
             await evaluate(
                 policy,
                 environment,
@@ -65,6 +70,7 @@ async def _evaluate(config: Any, name: str, entry: Any, tasks: Any, trees: TreeF
                 seed=config.seed,
                 max_open_tasks=config.max_open_tasks,
                 on_task=advance,
+                observe=watch.observe,
             )
     finally:
         await models.aclose()

@@ -1,38 +1,69 @@
-"""A progress bar for long work: what is done, how long it will take, and how many model calls were made."""
+"""What a run shows while it works, and what stops it: progress, the failure share and the budget in one place.
+
+On a terminal there is a bar over the tasks with the run's figures under it (futures, calls and tokens a second, prefix hits,
+failures, cost, time left); elsewhere a line now and then.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from collab.mr import ScoredFuture
+from simulators.budget import Budget
+from simulators.failure_share import FailureShare
 from simulators.journal import Journal
+from simulators.progress import Progress
+
+_LINES = 10
+"""How many lines a run prints where there is no terminal."""
 
 
-@contextmanager
-def task_progress(what: str, total: int, journal: Journal) -> Iterator[Callable[[], None]]:
-    """Show a bar over `total` tasks; yields the function that advances it by one. Off a terminal it prints plain lines."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+class Watch:
+    """Counts a run's futures as they are scored.
 
-    console = Console(stderr=True)
-    columns = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[calls]} calls"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    ]
-    done = 0
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(what, total=total, calls=0)
+    `observe` goes to whatever scores futures; it raises `TooManyFailures` when the failure share is passed.
+    """
 
-        def advance() -> None:
-            nonlocal done
-            done += 1
-            calls = sum(counts.made + counts.reused for counts in journal.counts.values())
-            progress.update(bar, advance=1, calls=calls)
-            if not console.is_terminal and (done == total or done % max(1, total // 10) == 0):
-                console.print(f"{what}: {done}/{total} ({calls} calls)", highlight=False)
+    def __init__(self, journal: Journal, budget: Budget, max_failure_share: float) -> None:
+        self._failures = FailureShare(max_failure_share)
+        self._figures = Progress(journal.counts, budget=budget)
 
-        yield advance
+    def observe(self, scored: ScoredFuture) -> None:
+        """Count one scored future."""
+        self._figures.future_done(failed=not scored.outcome.earns_reward)
+        self._failures.add(scored.outcome, scored.error)
+
+    def outcomes(self) -> dict[str, int]:
+        """Return how many futures ended in each outcome, for metrics."""
+        return {outcome.value: count for outcome, count in sorted(self._failures.outcomes.items())}
+
+    @contextmanager
+    def tasks(self, what: str, total: int) -> Iterator[Callable[[], None]]:
+        """Show a bar over `total` tasks; yields the function that advances it by one."""
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        console = Console(stderr=True)
+        columns: list[Any] = [
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+        ]
+        done = 0
+        with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
+            bar = bars.add_task(what, total=total, figures="")
+
+            def advance() -> None:
+                nonlocal done
+                done += 1
+                bars.update(bar, advance=1, figures=self._figures.figures().line())
+                if not console.is_terminal and (done == total or done % max(1, total // _LINES) == 0):
+                    console.print(f"{what} {done}/{total}: {self._figures.figures().line()}", highlight=False, soft_wrap=True)
+
+            yield advance

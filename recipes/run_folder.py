@@ -14,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from simulators.errors import ConfigurationError, StorageError
 
 _VERSIONED = ("collab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "hydra-core")
-_FREE_TO_CHANGE = ("limit", "max_open_tasks", "max_failure_share", "output_dir", "policy.max_batch_size")
+_FREE_TO_CHANGE = ("limit", "max_open_tasks", "max_failure_share", "output_dir")
+_FREE_TO_CHANGE_IN = ("budget", "policy.max_batch_size", "policy.max_concurrency", "policy.deadline_s", "policy.price")
 """Keys that do not change what is sampled, so a run may be resumed with other values."""
 
 
@@ -46,7 +47,8 @@ class RunFolder:
         before = _flat(OmegaConf.to_container(OmegaConf.load(path)))
         now = _flat(OmegaConf.to_container(self._config, resolve=True))
         for key in sorted(before.keys() | now.keys()):
-            if key not in _FREE_TO_CHANGE and before.get(key) != now.get(key):
+            free = key in _FREE_TO_CHANGE or key.startswith(_FREE_TO_CHANGE_IN)
+            if not free and before.get(key) != now.get(key):
                 raise ConfigurationError(
                     f"{self.path} holds a run with {key}={before.get(key)!r}, and this one has {now.get(key)!r}; choose another "
                     "output_dir, or delete that folder"

@@ -27,6 +27,24 @@ class Sampling:
 
 
 @dataclass
+class PriceConfig:
+    """What a model charges, in money per million tokens; `cached` null charges cached prompt tokens like others."""
+
+    prompt: float = 0.0
+    completion: float = 0.0
+    cached: float | None = None
+
+
+@dataclass
+class BudgetConfig:
+    """What a run may spend over all its starts; null is no limit. Raise it and start again to go on."""
+
+    max_calls: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+
+
+@dataclass
 class Model:
     """A chat model. `backend` is transformers (in process) or server (any OpenAI-compatible one, vLLM for one).
 
@@ -47,6 +65,7 @@ class Model:
     send_seed: bool = True
     deadline_s: float = 600.0
     max_concurrency: int = 1024
+    price: PriceConfig = field(default_factory=PriceConfig)
 
 
 @dataclass
@@ -59,10 +78,12 @@ class PolicyConfig(Model):
 
 @dataclass
 class UserConfig(Model):
-    """The user. `kind` is scripted (rules, no model) or role_play (a model plays the human)."""
+    """The user. `kind` is scripted (rules, no model) or role_play (a model plays the human, as the `persona` described)."""
 
     kind: str = "scripted"
     temperature: float = 1.0
+    max_tokens: int = 512
+    persona: str = ""
 
 
 @dataclass
@@ -104,7 +125,10 @@ class ForwardSampling:
 
 @dataclass
 class Tasks:
-    """Which tasks: what every recipe that plays conversations has in common."""
+    """What every recipe that plays conversations has in common: tasks, who plays, and what stops the run.
+
+    `max_failure_share` of the latest futures may fail before the run stops; `budget` bounds what it spends.
+    """
 
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     tasks: str = "bundled"
@@ -118,6 +142,7 @@ class Tasks:
     output_dir: str = MISSING
     max_open_tasks: int = 64
     max_failure_share: float = 0.3
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
 
 
 @dataclass

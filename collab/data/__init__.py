@@ -1,1 +1,1 @@
-
+"""From trees to datasets: the builder, views, and export."""

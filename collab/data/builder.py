@@ -55,7 +55,7 @@ class DatasetBuilder:
     (None: the environment's own limit).
 
     Raises:
-        ConfigurationError: with fewer than two candidates a turn there is nothing to rank.
+        ConfigurationError: with fewer than two candidates a turn there is nothing to rank; nor without a turn.
     """
 
     environment: Environment
@@ -67,25 +67,23 @@ class DatasetBuilder:
     def __post_init__(self) -> None:
         if sum(source.count for source in self.sources) < 2:
             raise ConfigurationError("the builder ranks candidates: give it at least two a turn (sources and their counts)")
+        if self.max_turns is not None and self.max_turns < 1:
+            raise ConfigurationError(f"max_turns is {self.max_turns}; a conversation has at least one turn")
 
     async def build(self, task: Task, metadata: dict[str, Any] | None = None) -> ConversationTree:
         """Build the tree of one task.
 
-        A task whose user cannot open, or none of whose candidates could be scored at some turn, ends there; the tree's metadata
-        then has `stopped`, with the reason.
+        A task whose user cannot open or go on, or none of whose candidates could be scored at some turn, ends there; the tree's
+        metadata then has `stopped`, with the reason.
 
         Raises:
             ConfigurationError: as the models do.
         """
         tree = ConversationTree(task.id, self._metadata(task) | (metadata or {}))
-        user = self.environment.user_for(task)
-        try:
-            opening = await user.next_turn((), derive_seed(self.seed, task.id, 1, "user", 0))
-        except (SimulatorError, ChatModelError) as error:
-            tree.metadata["stopped"] = f"the user could not open: {error}"
+        history_id = await self._user_turn(tree, None, task, turn=1)
+        if history_id is None:
+            tree.metadata.setdefault("stopped", "turn 1: the user left before it said anything")
             return tree
-        step = Step(Message("user", opening.text), "user", 0, opening.completion, opening.flags)
-        history_id: int | None = add_step(tree, None, step).id
         limit = self.max_turns or self.environment.max_turns
         for turn in range(1, limit + 1):
             assert history_id is not None
@@ -96,7 +94,7 @@ class DatasetBuilder:
                 tree.metadata["stopped"] = f"turn {turn}: no candidate could be scored"
                 break
             if history_id is None and self.reward.window_turns == 0 and turn < limit:
-                history_id = await self._next_user_turn(tree, chosen_id, task, turn)
+                history_id = await self._user_turn(tree, chosen_id, task, turn + 1)
             if history_id is None:
                 break
         return tree
@@ -137,17 +135,19 @@ class DatasetBuilder:
             for (index, source, step), estimate in zip(distinct.values(), estimates, strict=True)
         ]
 
-    async def _next_user_turn(self, tree: ConversationTree, chosen_id: int, task: Task, turn: int) -> int | None:
-        """Ask the user directly where futures hold no user turn (window 0)."""
-        seed = derive_seed(self.seed, task.id, turn + 1, "user", 0)
+    async def _user_turn(self, tree: ConversationTree, after: int | None, task: Task, turn: int) -> int | None:
+        """Ask the user itself where no future holds its turn (the opening; window 0); None when it leaves or fails."""
+        seed = derive_seed(self.seed, task.id, turn, "user", 0)
         try:
-            said = await self.environment.user_for(task).next_turn(tree.conversation(chosen_id), seed)
+            said = await self.environment.user_for(task).next_turn(tree.conversation(after), seed)
+            if not said.ends and not said.text.strip():
+                raise SimulatorError("the simulated user sent an empty message")
         except (SimulatorError, ChatModelError) as error:
-            tree.metadata["stopped"] = f"turn {turn + 1}: the user failed: {error}"
+            tree.metadata["stopped"] = f"turn {turn}: the user failed: {error}"
             return None
         if said.ends:
             return None
-        return add_step(tree, chosen_id, Step(Message("user", said.text), "user", seed, said.completion, said.flags)).id
+        return add_step(tree, after, Step(Message("user", said.text), "user", seed, said.completion, said.flags)).id
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -37,9 +37,9 @@ class DatasetStatistics:
         return self.turns / self.conversations if self.conversations else 0.0
 
 
-def statistics(trees: Sequence[ConversationTree], pairs: PairSettings) -> DatasetStatistics:
-    """Compute the statistics of a build."""
-    conversations = list(sft_rows(trees))
+def statistics(trees: Sequence[ConversationTree], pairs: PairSettings, min_chosen_mr: float | None = None) -> DatasetStatistics:
+    """Compute the statistics of the datasets that these settings give."""
+    conversations = list(sft_rows(trees, min_chosen_mr))
     rows = list(dpo_rows(trees, pairs))
     estimates = [
         reply.annotations["mr"]
@@ -89,11 +89,11 @@ def export_datasets(
     Raises:
         StorageError: when the disk refuses.
     """
-    figures = statistics(trees, pairs)
+    figures = statistics(trees, pairs, min_chosen_mr)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write_parquet(folder / "sft.parquet", list(sft_rows(trees, min_chosen_mr)))
-        _write_parquet(folder / "dpo.parquet", list(dpo_rows(trees, pairs)))
+        _write_parquet(folder / "sft.parquet", list(sft_rows(trees, min_chosen_mr)), _SFT_COLUMNS)
+        _write_parquet(folder / "dpo.parquet", list(dpo_rows(trees, pairs)), _DPO_COLUMNS)
         _replace(folder / "README.md", _card(figures, card or {}).encode())
     except OSError as error:
         raise StorageError(
@@ -123,34 +123,51 @@ def read_rows(folder: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+_SFT_COLUMNS = {"messages": "messages", "task_id": "string", "mr": "float64", "turns": "int64"}
+_DPO_COLUMNS = {
+    "prompt": "messages",
+    "chosen": "messages",
+    "rejected": "messages",
+    "task_id": "string",
+    "turn": "int64",
+    "mr_chosen": "float64",
+    "mr_rejected": "float64",
+    "chosen_node": "int64",
+    "rejected_node": "int64",
+}
+
+
+def _write_parquet(path: Path, rows: list[dict[str, Any]], columns: Mapping[str, str]) -> None:
+    """Write rows with the given columns, so that a dataset without rows has them too."""
     import pyarrow
     import pyarrow.parquet
 
+    text = pyarrow.string()
+    types = {"messages": pyarrow.list_(pyarrow.struct([("role", text), ("content", text)]))}
+    schema = pyarrow.schema([(name, types.get(kind) or pyarrow.type_for_alias(kind)) for name, kind in columns.items()])
     sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), sink)
     _replace(path, sink.getvalue().to_pybytes())
 
 
 def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _card(figures: DatasetStatistics, details: Mapping[str, Any]) -> str:
     def spread(pair: tuple[float, float] | None) -> str:
         return "-" if pair is None else f"{pair[0]:.3f} ± {pair[1]:.3f}"
 
+    rows = {"sft": figures.conversations, "dpo": figures.pairs}  # `datasets` cannot load a file without rows
+    configs = [line for name in rows if rows[name] for line in (f"- config_name: {name}", f"  data_files: {name}.parquet")]
     lines = [
-        "---",
-        "configs:",
-        "- config_name: sft",
-        "  data_files: sft.parquet",
-        "- config_name: dpo",
-        "  data_files: dpo.parquet",
-        "---",
-        "",
+        *(["---", "configs:", *configs, "---", ""] if configs else []),
         "# MR-ranked conversations",
         "",
         "Built by forward sampling: at every turn several candidate replies were ranked by their Multiturn-aware Reward (MR),",

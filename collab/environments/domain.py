@@ -15,6 +15,7 @@ from collab.tasks.task import Task
 from simulators.chat_models.protocol import ChatModel
 from simulators.errors import CollabError
 from simulators.users.protocol import User
+from simulators.users.role_play import RolePlayOptions
 
 TokenCounter = Callable[[str], int]
 
@@ -27,13 +28,15 @@ class BadRecord(CollabError):
 class Resources:
     """What an environment may use: the model behind a role-play user, the judge, and how tokens are counted.
 
-    Without `user_model` a domain falls back on its scripted user, without `judge_model` on its rule-based reward; a domain that
-    has none says so. `token_penalty` is lambda of CollabLLM equation 4; None takes the domain's own.
+    `role_play` says how that user is sampled and what person it is. Without `user_model` a domain falls back on its scripted
+    user, without `judge_model` on its rule-based reward; a domain that has none says so. `token_penalty` is lambda of CollabLLM
+    equation 4; None takes the domain's own.
     """
 
     count_tokens: TokenCounter
     user_model: ChatModel | None = None
     judge_model: ChatModel | None = None
+    role_play: RolePlayOptions = field(default_factory=RolePlayOptions)
     token_penalty: float | None = None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collab.environments.domain import Environment
-from collab.mr import ScoredFuture, score_future
+from collab.mr import Observer, ScoredFuture, ignore, score_future
 from collab.tasks.task import Task
 from simulators.conversation import ConversationTree, Node, Outcome
 from simulators.forward_sampling import future_seeds, sample_future
@@ -52,10 +52,11 @@ async def evaluate(
     seed: int = 0,
     max_open_tasks: int = 64,
     on_task: Callable[[], None] = lambda: None,
+    observe: Observer = ignore,
 ) -> None:
     """Play `runs` conversations for every task that `trees` does not hold yet, and store them.
 
-    `on_task` is called after each task, those found finished included.
+    `on_task` is called after each task, those found finished included; `observe` with every scored conversation (it may raise).
 
     Raises:
         ConfigurationError, StorageError: as the models and the tree file do.
@@ -65,7 +66,7 @@ async def evaluate(
     async def one(task: Task) -> None:
         if task.id not in trees:
             async with limit:
-                trees.append(await evaluated_tree(policy, environment, task, runs, seed))
+                trees.append(await evaluated_tree(policy, environment, task, runs, seed, observe))
         on_task()
 
     async with asyncio.TaskGroup() as group:
@@ -73,7 +74,9 @@ async def evaluate(
             group.create_task(one(task))
 
 
-async def evaluated_tree(policy: Policy, environment: Environment, task: Task, runs: int, seed: int) -> ConversationTree:
+async def evaluated_tree(
+    policy: Policy, environment: Environment, task: Task, runs: int, seed: int, observe: Observer = ignore
+) -> ConversationTree:
     """Play and score `runs` conversations of one task; return them as one tree.
 
     The policy's name does not enter the seeds: every policy meets the same users.
@@ -82,7 +85,9 @@ async def evaluated_tree(policy: Policy, environment: Environment, task: Task, r
     async def play(run: int) -> ScoredFuture:
         user = environment.user_for(task)
         future = await sample_future((), user, policy, environment.max_turns, future_seeds(seed, task.id, run))
-        return await score_future(environment, task, future, run)
+        scored = await score_future(environment, task, future, run)
+        observe(scored)
+        return scored
 
     tree = ConversationTree(
         task.id,

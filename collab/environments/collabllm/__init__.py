@@ -1,1 +1,1 @@
-
+"""The environments of CollabLLM (ICML 2025)."""

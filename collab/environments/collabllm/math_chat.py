@@ -38,6 +38,10 @@ def task_from_record(record: Mapping[str, Any], default_id: str) -> Task:
     Raises:
         BadRecord: when the problem is empty or its solution has no final result.
     """
+    for names in (("question", "problem"), ("answer", "solution")):
+        if not any(name in record for name in names):
+            found = ", ".join(sorted(map(str, record))) or "no column"
+            raise BadRecord(f"needs a column {names[0]!r} (GSM8K) or {names[1]!r} (MATH); the record has {found}")
     question = record.get("question", record.get("problem"))
     solution = record.get("answer", record.get("solution"))
     if not isinstance(question, str) or not question.strip():
@@ -73,7 +77,7 @@ def final_result(solution: str) -> str | None:
 def make_user(task: Task, resources: Resources) -> User:
     """Return the role-play user where there is a model for it, else the scripted one."""
     if resources.user_model is not None:
-        return RolePlayUser(resources.user_model, goal=task.goal, domain="You want help with a mathematics problem.")
+        return RolePlayUser(resources.user_model, task.goal, "You want help with a mathematics problem.", resources.role_play)
     *facts, question = _SENTENCE_END.split(task.goal)
     return ScriptedUser(
         opening=question,
