@@ -1,1 +1,1 @@
-
+"""Evaluation: runs, statistics, reports, and the viewer."""

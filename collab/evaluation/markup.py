@@ -52,9 +52,13 @@ def _inline_piece(piece: str) -> str:
 
 
 def inline_markdown(text: str) -> str:
-    """Return our own prose as Markdown; `code` and **bold** stay, a tag does not become one."""
+    """Return our own prose as Markdown; `code` and **bold** stay, a tag or a lone asterisk (R*) is text."""
     pieces = _INLINE.split(visible(text))
-    return "".join(piece if _INLINE.fullmatch(piece) else piece.replace("&", "&amp;").replace("<", "&lt;") for piece in pieces)
+    return "".join(piece if _INLINE.fullmatch(piece) else _prose(piece) for piece in pieces)
+
+
+def _prose(piece: str) -> str:
+    return piece.replace("&", "&amp;").replace("<", "&lt;").replace("*", "\\*")
 
 
 def fenced(text: str) -> str:

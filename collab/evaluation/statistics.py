@@ -317,7 +317,7 @@ def _by_cluster(data: Floats, clusters: Sequence[Hashable] | None) -> tuple[Floa
     numbers: dict[Hashable, int] = {}
     labels = np.array([numbers.setdefault(label, len(numbers)) for label in clusters])
     counts = np.bincount(labels, minlength=len(numbers)).astype(np.float64)
-    return np.bincount(labels, weights=data, minlength=len(numbers)), counts
+    return np.bincount(labels, weights=data, minlength=len(numbers)).astype(np.float64), counts
 
 
 def _resampled_means(sums: Floats, counts: Floats, resamples: int, rng: np.random.Generator) -> Floats:

@@ -25,6 +25,7 @@ class PlusMinus:
 
 
 Value = str | int | float | Interval | MeanEstimate | PlusMinus | None
+Direction = Literal["higher", "lower"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Column:
     header: str
     decimals: int = 2
     unit: str = ""
-    better: Literal["higher", "lower"] | None = None
+    better: Direction | None = None
     group: str = ""
 
     @property
@@ -50,8 +51,10 @@ class Row:
 
     cells: tuple[Value, ...]
     kind: Literal["ours", "baseline", "summary"] = "ours"
-    units: tuple[str, ...] = ()
-    """Units of this row where they differ from the columns' (a relative improvement is in per cent)."""
+    unit: str | None = None
+    """The unit of this row's numbers where it is not the columns' (a relative improvement is in per cent)."""
+    decimals: int | None = None
+    """The same for their decimals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Table:
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows, start=1):
-            if len(row.cells) != len(self.columns) or len(row.units) not in (0, len(self.columns)):
+            if len(row.cells) != len(self.columns):
                 raise ValueError(f"table {self.caption!r}: row {number} does not have {len(self.columns)} cells")
 
     def markdown(self) -> str:
@@ -142,7 +145,8 @@ class Table:
 
     def _text(self, row: Row, position: int, value: Value) -> tuple[str, str]:
         column = self.columns[position]
-        return format_value(value, column.decimals, row.units[position] if row.units else column.unit)
+        decimals = column.decimals if row.decimals is None else row.decimals
+        return format_value(value, decimals, column.unit if row.unit is None else row.unit)
 
     def _numeric(self) -> list[bool]:
         """Say which columns hold numbers (and are set flush right)."""
@@ -180,6 +184,21 @@ def center(value: Value) -> float | None:
             return _finite(float(value))
 
 
+def scaled(value: Value, factor: float) -> Value:
+    """Return a cell's value in another unit, its uncertainty with it; text and missing values stay as they are."""
+    match value:
+        case Interval():
+            return value.scaled(factor)
+        case MeanEstimate(mean=mean, std_error=error, count=count):
+            return MeanEstimate(mean * factor, None if error is None else error * abs(factor), count)
+        case PlusMinus(center=middle, spread=spread):
+            return PlusMinus(middle * factor, None if spread is None else spread * abs(factor))
+        case bool() | str() | None:
+            return value
+        case _:
+            return value * factor
+
+
 def format_value(value: Value, decimals: int = 2, unit: str = "") -> tuple[str, str]:
     """Return a cell's text as (value, uncertainty): ("0.56", " [0.41, 0.70]") or ("0.31", " ± 0.02")."""
     if isinstance(value, str):
@@ -191,9 +210,9 @@ def format_value(value: Value, decimals: int = 2, unit: str = "") -> tuple[str, 
         return MISSING, ""
     main = f"{_number(number, decimals)}{unit}"
     match value:
-        case Interval(low=float(low), high=float(high)):
+        case Interval(low=low, high=high) if low is not None and high is not None:
             return main, f" [{_number(low, decimals)}, {_number(high, decimals)}]"
-        case MeanEstimate(std_error=float(spread)) | PlusMinus(spread=float(spread)):
+        case MeanEstimate(std_error=spread) | PlusMinus(spread=spread) if spread is not None:
             return main, f" ± {_number(spread, decimals)}"
     return main, ""
 

@@ -1,0 +1,17 @@
+// The page is complete: build the filters, draw the list, open the conversation that the address names or the first.
+
+function start() {
+  buildFilters();
+  for (const name of ["tokens", "mask", "details"]) $(name).addEventListener("click", () => flip(name));
+  $("unfold").addEventListener("click", foldAll);
+  $("keys").addEventListener("click", () => $("help").showModal());
+  document.addEventListener("keydown", pressed);
+  applyFilters();
+  let wanted = "";
+  try { wanted = decodeURIComponent(location.hash.slice(1)); } catch { /* not an address of ours */ }
+  const named = wanted ? TREES.findIndex((tree) => tree.task_id === wanted) : 0;
+  $("list").focus();
+  return select(Math.max(0, named));
+}
+
+start().then(() => requestAnimationFrame(() => performance.mark("open")));
