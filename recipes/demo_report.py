@@ -7,6 +7,7 @@ from typing import Any
 
 from collab.data.export import DatasetStatistics
 from collab.data.views import dpo_rows
+from collab.evaluation.paper_tables import DatasetFigures, dataset_statistics
 from collab.evaluation.plots import before_after, mr_distributions, rewards_by_window
 from collab.evaluation.report import Report
 from collab.evaluation.reward_windows import ReplyUnderWindows, mean_by_window
@@ -17,14 +18,14 @@ from recipes.assembly import plain
 from simulators.tree_file import read_trees
 
 REPLIES = {
-    "reminder": ("When is your appointment?", "Appointment: Friday at 3 pm."),
+    "reminder": ("When is your appointment?", "Friday at 3 pm."),
     "invitation": ("When is it?", "Come on Friday!"),
-    "label": ("What is the address?", "To 12 Main Street."),
-    "price tag": ("What does it cost?", "Price: 50 dollars."),
-    "name tag": ("What is the name?", "Hello, I am Alex."),
-    "booking": ("For how many people?", "A table for 4 people."),
+    "label": ("What is the address?", "12 Main Street"),
+    "price tag": ("What does it cost?", "50 dollars"),
+    "name tag": ("What is the name?", "I am Alex."),
+    "booking": ("For how many people?", "A table for 4."),
 }
-"""For each kind of errand a reply that asks for the missing fact and one that makes it up, about equally long."""
+"""For each kind of errand a reply that asks for the missing fact, and one no longer that makes it up."""
 
 
 def print_statistics(figures: DatasetStatistics) -> None:
@@ -90,16 +91,8 @@ def write(
 
 def statistics_table(figures: DatasetStatistics) -> Table:
     """Return the dataset's figures in the columns of CollabLLM's Table 5."""
-    columns = ("dataset", "# train", "# turns", "average # turns", "chosen MR", "rejected MR")
-    cells = (
-        "errands",
-        figures.conversations,
-        figures.turns,
-        figures.turns_per_conversation,
-        PlusMinus(*figures.chosen_mr) if figures.chosen_mr else None,
-        PlusMinus(*figures.rejected_mr) if figures.rejected_mr else None,
-    )
-    return Table("Statistics as in CollabLLM Table 5", tuple(Column(column) for column in columns), (Row(cells),))
+    spreads = [PlusMinus(*pair) if pair else None for pair in (figures.chosen_mr, figures.rejected_mr)]
+    return dataset_statistics([DatasetFigures("errands", figures.conversations, figures.turns, *spreads)])
 
 
 def before_after_table(results: dict[str, list[EvaluatedConversation]]) -> Table:

@@ -207,7 +207,7 @@ class Demo:
 
     output_dir: str = MISSING
     seed: int = 0
-    train_tasks: int = 96
+    train_tasks: int = 120
     held_out_tasks: int = 48
     runs: int = 3
     figure_six_tasks: int = 6

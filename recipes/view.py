@@ -13,7 +13,7 @@ def main() -> None:
     """Start the recipe from the command line."""
     arguments = sys.argv[1:]
     if not 1 <= len(arguments) <= 2 or arguments[0].startswith("-"):
-        fail("usage: collab view RUN [OUTPUT.html], where RUN is a folder with a trees.jsonl", status=2)
+        fail("usage: collab view RUN [OUTPUT.html], RUN being the folder of a build, an evaluation or the demo", status=2)
     output = Path(arguments[1]) if len(arguments) == 2 else None
     run_guarded(lambda: print(view_run(Path(arguments[0]), output)))
 

@@ -10,7 +10,7 @@ A *turn* is one user message and the policy's reply to it: {u_j, m_j} in CollabL
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -152,12 +152,7 @@ class ConversationTree:
 
     def to_record(self) -> dict[str, Any]:
         """Return the tree as plain JSON data; empty fields are left out."""
-        nodes = []
-        for node in self.nodes:
-            record = {key: value for key, value in asdict(node).items() if value not in (None, {}, [])}
-            record["message"] = node.message.as_dict()
-            nodes.append(record)
-        return {"task_id": self.task_id, "metadata": self.metadata, "nodes": nodes}
+        return {"task_id": self.task_id, "metadata": self.metadata, "nodes": [_node_record(node) for node in self.nodes]}
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> ConversationTree:
@@ -184,3 +179,15 @@ class ConversationTree:
         for node in record["nodes"]:
             node.pop("latency_s", None)
         return record
+
+
+_NODE_FIELDS = tuple(each.name for each in fields(Node))
+
+
+def _node_record(node: Node) -> dict[str, Any]:
+    """Return a node as plain data that shares its lists with it: copying every token id would cost more than writing them."""
+    record = {name: value for name in _NODE_FIELDS if (value := getattr(node, name)) not in (None, {}, [])}
+    record["message"] = node.message.as_dict()
+    if node.usage is not None:
+        record["usage"] = asdict(node.usage)
+    return record

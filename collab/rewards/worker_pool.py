@@ -33,6 +33,9 @@ START_DEADLINE_S = 60.0
 
 MAX_REPLY_BYTES = 64 << 20
 
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+"""What a worker sees of this process's environment: API keys stay here."""
+
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from collab.rewards.worker_process import serve; serve(int(sys.argv[2]), int(sys.argv[3]))"
@@ -75,7 +78,6 @@ class WorkerPool:
         self._pid = os.getpid()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._waiting = 0
 
     async def call(self, function: str, argument: Any, deadline_s: float) -> Any:
         """Return `function(argument)` from a worker; `function` is "module:name", argument and result are JSON data.
@@ -162,7 +164,7 @@ class _Worker:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 start_new_session=True,  # Ctrl-C is for the run, which then ends its workers itself
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | {"OMP_NUM_THREADS": "1"},
             )
         except OSError as error:
             raise WorkerUnavailable(f"cannot start a worker process: {error}") from None
@@ -211,18 +213,14 @@ class _Worker:
 
     def _write(self, data: bytes, ends: float) -> None:
         while data:
-            _, ready, _ = select.select([], [self._to], [], max(0.0, ends - time.monotonic()))
-            if not ready:
-                raise TimeoutError
+            _wait_for(self._to, select.POLLOUT, ends)
             data = data[os.write(self._to, data) :]
 
     def _read_line(self, ends: float) -> bytes:
         parts: list[bytes] = []
         size = 0
         while not parts or not parts[-1].endswith(b"\n"):
-            ready, _, _ = select.select([self._from], [], [], max(0.0, ends - time.monotonic()))
-            if not ready:
-                raise TimeoutError
+            _wait_for(self._from, select.POLLIN, ends)
             part = os.read(self._from, 1 << 16)
             size += len(part)
             if not part or size > MAX_REPLY_BYTES:
@@ -237,6 +235,14 @@ class _Worker:
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
+
+
+def _wait_for(descriptor: int, event: int, ends: float) -> None:
+    """Wait until a pipe is ready (or broken); `poll`, as `select` fails in a process with many open files."""
+    poller = select.poll()
+    poller.register(descriptor, event)
+    if not poller.poll(max(0.0, ends - time.monotonic()) * 1000):
+        raise TimeoutError
 
 
 def _usable_cores() -> int:

@@ -65,10 +65,12 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One sampled reply: text (with the reply prefix, without a stop string that is not to be kept), and what the backend knows about it.
+    """One sampled reply and what the backend knows about it.
 
-    `token_ids` (with the prefix's tokens and the stop token, when one was sampled) and `logprobs` (one per token id, natural
-    log under the sampling distribution at the given temperature; 0.0 for prefix tokens, which were not sampled) are None where
+    `text` starts with the reply prefix, and ends before a stop string that is not to be kept. `token_ids` (with the prefix's
+    tokens and the stop token, when one was sampled) and `logprobs` (one per token id, natural log, at the given temperature; a
+    server decides whether top-k and top-p cuts count, backends in this process leave them out; 0.0 for prefix tokens, which
+    were not sampled) are None where
     a backend cannot tell.
     """
 
