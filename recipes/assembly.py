@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from collab.environments.registry import load_domain, load_environment
 from collab.tasks.loading import LoadedTasks, load_tasks
 from simulators.budget import Budget, BudgetedChatModel, Price
 from simulators.chat_models.protocol import ChatModel, SamplingSettings
+from simulators.chat_models.recorded import RecordedModel
 from simulators.errors import ConfigurationError
 from simulators.journal import Journal, JournaledChatModel
 from simulators.policy import Policy
@@ -31,20 +33,40 @@ class Models:
     def __init__(self, journal: Journal, budget: Budget | None = None) -> None:
         self._journal = journal
         self._budget = budget or Budget()
-        self._loaded: dict[tuple[Any, ...], JournaledChatModel] = {}
+        self._identity_file = journal.path.with_name("models.json")
+        self._loaded: dict[str, JournaledChatModel] = {}
         self._counters: dict[str, Callable[[str], int]] = {}
 
     def load(self, config: Any, adapter: str | None = None) -> ChatModel:
-        """Return the chat model of a configuration, with another adapter where one is given.
+        """Return the chat model of a configuration, with another adapter where one is given; in a replay, only its name.
 
         Raises:
             ConfigurationError: for an unknown backend, or as the backend does.
         """
         adapter = adapter or config.adapter
-        key = (config.backend, config.model, adapter, tuple(config.urls))
+        key = json.dumps([config.backend, config.model, adapter, list(config.urls)])
         if key not in self._loaded:
-            self._loaded[key] = JournaledChatModel(BudgetedChatModel(_backend(config, adapter), self._budget), self._journal)
+            model = self._recorded(key) if self._journal.replay else self._asked(key, config, adapter)
+            self._loaded[key] = JournaledChatModel(model, self._journal)
         return self._loaded[key]
+
+    def _asked(self, key: str, config: Any, adapter: str | None) -> ChatModel:
+        """Load a model, and note the name under which the journal files its replies, for replays."""
+        model = BudgetedChatModel(_backend(config, adapter), self._budget)
+        known = self._identities() | {key: {"name": model.name, "weights_version": model.weights_version}}
+        self._identity_file.write_text(json.dumps(known, indent=1) + "\n")
+        return model
+
+    def _recorded(self, key: str) -> ChatModel:
+        if key not in self._identities():
+            raise ConfigurationError(f"{self._identity_file} does not name the model {key}; this run cannot be replayed")
+        return RecordedModel(**self._identities()[key])
+
+    def _identities(self) -> dict[str, dict[str, str]]:
+        if not self._identity_file.is_file():
+            return {}
+        known: dict[str, dict[str, str]] = json.loads(self._identity_file.read_text())
+        return known
 
     def token_counter(self, config: Any) -> Callable[[str], int]:
         """Return how tokens are counted: with the policy's own tokenizer.

@@ -11,6 +11,9 @@ RECIPES: dict[tuple[str, ...], tuple[str, str]] = {
     ("train", "sft"): ("recipes.sft", "LoRA SFT on a build's kept conversations"),
     ("train", "dpo"): ("recipes.dpo", "offline DPO on a build's pairs"),
     ("evaluate",): ("recipes.evaluate", "play whole conversations of several policies and compare them"),
+    ("judge-noise",): ("recipes.judge_noise", "rate the same transcripts again and again: how noisy is a judge?"),
+    ("replay",): ("recipes.replay", "reproduce a recorded run from its journal, with zero model calls"),
+    ("doctor",): ("recipes.doctor", "say what this machine can do: sandbox, GPUs, packages, the embedded model"),
     ("view",): ("recipes.view", "write a self-contained HTML viewer of a run's conversation trees"),
     ("model", "fetch"): ("recipes.model_fetch", "fetch the embedded default model into the user's cache"),
 }

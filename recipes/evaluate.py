@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from collab.environments.domain import Environment
 from collab.evaluation.run import EvaluatedConversation, evaluate, evaluated_conversations
 from collab.evaluation.statistics import compare_by_task, mean_and_error
 from collab.tasks.task import Task
@@ -19,6 +20,7 @@ from recipes.launch import launch
 from recipes.progress import Watch
 from recipes.run_folder import RunFolder
 from simulators.errors import ConfigurationError
+from simulators.policy import Policy
 from simulators.tree_file import TreeFile
 
 Results = dict[str, list[EvaluatedConversation]]
@@ -56,10 +58,7 @@ async def _evaluate(
 ) -> None:
     try:
         environment = assembly.environment(config, models)
-        policy_config = config.policy.copy()
-        if entry.prompt is not None:
-            policy_config.prompt = entry.prompt
-        policy = assembly.policy(policy_config, models, environment, name=name, adapter=entry.adapter)
+        policy = policy_of(config, name, entry, models, environment)
         with watch.tasks(name, len(tasks)) as advance:
             await evaluate(
                 policy,
@@ -74,6 +73,14 @@ async def _evaluate(
             )
     finally:
         await models.aclose()
+
+
+def policy_of(config: Any, name: str, entry: Any, models: assembly.Models, environment: Environment) -> Policy:
+    """Return one of the policies to compare: the configured policy with the entry's prompt and adapter."""
+    policy_config = config.policy.copy()
+    if entry.prompt is not None:
+        policy_config.prompt = entry.prompt
+    return assembly.policy(policy_config, models, environment, name=name, adapter=entry.adapter)
 
 
 def figures(conversations: list[EvaluatedConversation]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
+import re
 import time
 from importlib import metadata
 from pathlib import Path
@@ -14,15 +16,18 @@ from omegaconf import DictConfig, OmegaConf
 from simulators.errors import ConfigurationError, StorageError
 
 _VERSIONED = ("collab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "hydra-core")
-_FREE_TO_CHANGE = ("limit", "max_open_tasks", "max_failure_share", "output_dir")
-_FREE_TO_CHANGE_IN = ("budget", "policy.max_batch_size", "policy.max_concurrency", "policy.deadline_s", "policy.price")
+_FREE_TO_CHANGE = re.compile(
+    r"limit|max_open_tasks|max_failure_share|output_dir|budget\..*"
+    r"|(policy|user|judge)\.(urls|api_key_env|max_batch_size|max_concurrency|deadline_s|price\..*)"
+)
 """Keys that do not change what is sampled, so a run may be resumed with other values."""
+_WRITTEN_BEFORE_RESULTS = ("config.yaml", "versions.json", "models.json")
 
 
 class RunFolder:
     """The output folder of one run.
 
-    A folder that holds a run of another configuration is refused: mixing the two would make a dataset nobody asked for.
+    A folder that holds results of another configuration is refused: mixing the two would make a dataset nobody asked for.
 
     Raises:
         ConfigurationError: naming the first key that differs.
@@ -35,30 +40,49 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._refuse_other_configuration()
-            (self.path / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
-            (self.path / "versions.json").write_text(json.dumps(versions(), indent=1) + "\n")
+            self._write("config.yaml", OmegaConf.to_yaml(config, resolve=True))
+            self._write("versions.json", json.dumps(versions(), indent=1) + "\n")
         except OSError as error:
             raise StorageError(f"cannot write to output_dir {self.path}: {error.strerror}") from None
 
     def _refuse_other_configuration(self) -> None:
         path = self.path / "config.yaml"
-        if not path.is_file():
+        if not path.is_file() or not self._has_results():
             return
         before = _flat(OmegaConf.to_container(OmegaConf.load(path)))
         now = _flat(OmegaConf.to_container(self._config, resolve=True))
         for key in sorted(before.keys() | now.keys()):
-            free = key in _FREE_TO_CHANGE or key.startswith(_FREE_TO_CHANGE_IN)
-            if not free and before.get(key) != now.get(key):
+            if not _FREE_TO_CHANGE.fullmatch(key) and before.get(key) != now.get(key):
                 raise ConfigurationError(
                     f"{self.path} holds a run with {key}={before.get(key)!r}, and this one has {now.get(key)!r}; choose another "
                     "output_dir, or delete that folder"
                 )
 
+    def _has_results(self) -> bool:
+        """True where an earlier start came so far that something would be mixed with this one's."""
+        return any(
+            path.is_file() and path.name not in _WRITTEN_BEFORE_RESULTS and not _is_only_a_header(path)
+            for path in self.path.rglob("*")
+        )
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace a file whole: a run that is killed now must find it readable when it starts again."""
+        temporary = self.path / f"{name}.part"
+        temporary.write_text(text)
+        temporary.replace(self.path / name)
+
     def log_metrics(self, stage: str, **figures: Any) -> None:
-        """Append one line to metrics.jsonl."""
+        """Append one line to metrics.jsonl.
+
+        Raises:
+            StorageError: when the disk refuses.
+        """
         entry = {"stage": stage, "seconds": round(time.monotonic() - self._started, 3), **figures}
-        with (self.path / "metrics.jsonl").open("a") as stream:
-            stream.write(json.dumps(entry) + "\n")
+        try:
+            with (self.path / "metrics.jsonl").open("a") as stream:
+                stream.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.path / 'metrics.jsonl'}: {error.strerror}") from None
 
 
 def versions() -> dict[str, str]:
@@ -70,6 +94,14 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _is_only_a_header(path: Path) -> bool:
+    """True for the journal or tree file of a run that ended before its first record."""
+    if path.name not in ("journal.jsonl", "trees.jsonl"):
+        return False
+    with path.open("rb") as stream:
+        return len(list(itertools.islice(stream, 2))) < 2
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, Any]:

@@ -199,6 +199,18 @@ class Dpo(Training):
 
 
 @dataclass
+class JudgeNoiseConfig:
+    """`collab judge-noise`. `run` is a folder with trees; `rubric` is interactivity, helpfulness or clarity."""
+
+    run: str = MISSING
+    rubric: str = "interactivity"
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
+    repeats: int = 5
+    limit: int = 20
+    output_dir: str = MISSING
+
+
+@dataclass
 class Demo:
     """`collab demo`. `build`, `sft` and `evaluate` are the overrides of those recipes, as one would type them.
 
@@ -220,5 +232,12 @@ class Demo:
 def register() -> None:
     """Make the schemas known to Hydra as `schema/<recipe>`."""
     store = ConfigStore.instance()
-    for name, node in {"build": Build, "evaluate": Evaluate, "sft": Sft, "dpo": Dpo, "demo": Demo}.items():
+    for name, node in {
+        "build": Build,
+        "evaluate": Evaluate,
+        "sft": Sft,
+        "dpo": Dpo,
+        "demo": Demo,
+        "judge_noise": JudgeNoiseConfig,
+    }.items():
         store.store(group="schema", name=name, node=node, package="_global_")
