@@ -78,7 +78,14 @@ class Models:
 
         name = config.tokenizer or config.model
         if name not in self._counters:
-            tokenizer = load_tokenizer(resolve_model(name))
+            try:
+                tokenizer = load_tokenizer(resolve_model(name))
+            except ConfigurationError as error:
+                if config.backend != "server":
+                    raise
+                raise ConfigurationError(
+                    f"tokens of a served model are counted here: set policy.tokenizer to its folder or Hub id ({error})"
+                ) from None
             self._counters[name] = lambda text: len(tokenizer(text, add_special_tokens=False).input_ids)
         return self._counters[name]
 

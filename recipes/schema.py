@@ -229,15 +229,18 @@ class Demo:
     evaluate: list[str] = field(default_factory=list)
 
 
+SCHEMAS = {
+    "build": Build,
+    "demo": Demo,
+    "dpo": Dpo,
+    "evaluate": Evaluate,
+    "judge_noise": JudgeNoiseConfig,
+    "sft": Sft,
+}
+
+
 def register() -> None:
     """Make the schemas known to Hydra as `schema/<recipe>`."""
     store = ConfigStore.instance()
-    for name, node in {
-        "build": Build,
-        "evaluate": Evaluate,
-        "sft": Sft,
-        "dpo": Dpo,
-        "demo": Demo,
-        "judge_noise": JudgeNoiseConfig,
-    }.items():
+    for name, node in SCHEMAS.items():
         store.store(group="schema", name=name, node=node, package="_global_")

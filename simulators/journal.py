@@ -94,19 +94,21 @@ class Journal:
 def call_key(model: ChatModel, request: ChatRequest) -> bytes:
     """Return the journal's key of a call: equal for two requests that ask the same model for the same draw."""
     sampling = request.sampling
-    identity = [
+    identity = (
         request.role,
         model.name,
         model.weights_version,
-        [[message.role, message.content] for message in request.messages],
-        [sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop, sampling.include_stop],
+        (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k, sampling.stop, sampling.include_stop),
         request.n,
         request.seed,
         request.reply_prefix,
         request.json_schema,
-    ]
-    text = json.dumps(identity, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        [(message.role, len(message.content)) for message in request.messages],
+    )
+    key = hashlib.sha256(json.dumps(identity).encode("ascii"))
+    for message in request.messages:  # as they are: escaping them as JSON costs more than all the rest
+        key.update(message.content.encode("utf-8", "surrogatepass"))
+    return key.digest()
 
 
 class JournaledChatModel:
@@ -139,10 +141,12 @@ class JournaledChatModel:
             counts.reused += 1
             _count_tokens(counts, recorded)
             return recorded
-        if (shared := self._in_flight.get(key)) is not None:
-            completions = await asyncio.shield(shared)
-            counts.reused += 1
-            return completions
+        while (shared := self._in_flight.get(key)) is not None:
+            await asyncio.wait({shared})
+            if not shared.cancelled():  # else whoever made the call was cancelled, and one of those who waited makes it again
+                completions = shared.result()
+                counts.reused += 1
+                return completions
         if self._journal.replay:
             raise ReplayMiss(
                 f"the replay asked {self.name} for a call ({request.role}, seed {request.seed}) that {self._journal.path} "
@@ -182,8 +186,19 @@ def _count_tokens(counts: CallCounts, completions: list[Completion]) -> None:
 
 
 def _plain(completion: Completion) -> dict[str, Any]:
-    data = {key: value for key, value in asdict(completion).items() if value is not None}
-    data["usage"] = [completion.usage.prompt_tokens, completion.usage.completion_tokens, completion.usage.cached_tokens]
+    usage = completion.usage
+    data: dict[str, Any] = {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "usage": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
+        "model": completion.model,
+        "weights_version": completion.weights_version,
+        "latency_s": completion.latency_s,
+    }
+    if completion.token_ids is not None:
+        data["token_ids"] = completion.token_ids
+    if completion.logprobs is not None:
+        data["logprobs"] = completion.logprobs
     return data
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 from simulators.errors import ConfigurationError, StorageError
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
 
 class RecordFile:
     """One append-only file of JSON records with a versioned header.
@@ -58,24 +60,35 @@ class RecordFile:
             ) from None
 
     def _check_and_repair(self) -> int:
-        """Cut off a torn last line, check or write the header, and return the file's length in bytes."""
+        """Check or write the header, cut off a torn last line, and return the file's length in bytes.
+
+        A file that is not one of these is left as it is.
+        """
+        header = {"format": f"collab-{self._kind}", "version": self._version}
         size = os.fstat(self._fd).st_size
         end = _end_of_last_line(self._fd, size)
-        if end < size and self._writable:
-            os.ftruncate(self._fd, end)
         if end == 0:
             if not self._writable:
                 raise ConfigurationError(f"{self.path} is empty; it holds no {self._kind}")
+            if not _line(header).startswith(os.pread(self._fd, 4096, 0)):  # neither empty nor a torn header
+                raise ConfigurationError(f"{self.path} is not a {self._kind} file of this project")
+            os.ftruncate(self._fd, 0)
             self._end = 0
-            self._write({"format": f"collab-{self._kind}", "version": self._version})
+            self._write(header)
             return self._end
-        header = self._parse(os.pread(self._fd, 4096, 0).split(b"\n", 1)[0], line_number=1)
-        if not isinstance(header, dict) or header.get("format") != f"collab-{self._kind}":
+        found = self._parse(os.pread(self._fd, 4096, 0).split(b"\n", 1)[0], line_number=1)
+        if (
+            not isinstance(found, dict)
+            or found.get("format") != header["format"]
+            or not isinstance(version := found.get("version"), int)
+        ):
             raise ConfigurationError(f"{self.path} is not a {self._kind} file of this project")
-        if header["version"] > self._version:
+        if version > self._version:
             raise ConfigurationError(
-                f"{self.path} has version {header['version']}, newer than the {self._version} this code reads; upgrade collab"
+                f"{self.path} has version {version}, newer than the {self._version} this code reads; upgrade collab"
             )
+        if end < size and self._writable:
+            os.ftruncate(self._fd, end)
         return end
 
     def _parse(self, line: bytes, line_number: int) -> Any:
@@ -91,7 +104,7 @@ class RecordFile:
         return self._write(record)
 
     def _write(self, record: Any) -> tuple[int, int]:
-        data = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+        data = _line(record)
         offset = self._end
         try:
             written = os.write(self._fd, data)
@@ -132,6 +145,10 @@ class RecordFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _line(record: Any) -> bytes:
+    return _ENCODER.encode(record).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _end_of_last_line(fd: int, size: int) -> int:

@@ -7,6 +7,7 @@ reason, and then given up: `UnusableReply`. No value is ever made up.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from simulators.chat_models.protocol import ChatModel, ChatRequest, Completion
 from simulators.conversation import Message
 from simulators.errors import UnusableReply
-from simulators.lenient_json import Number, Value, find_objects
+from simulators.lenient_json import Number, Value, find_objects, read_plain_object
 from simulators.seeds import derive_seed
 
 FieldValue = str | float | int | bool
@@ -120,7 +121,10 @@ def parse_reply(text: str, schema: Schema) -> dict[str, FieldValue]:
     Raises:
         UnusableReply: nothing fits; says what was wrong with what came nearest.
     """
-    answer = _without_thoughts(text)
+    answer = _without_thoughts(text).strip()
+    if (plain := read_plain_object(answer)) is not None:
+        with contextlib.suppress(UnusableReply):
+            return _fit(plain, schema)
     complaint = "it holds no JSON object"
     for candidate in reversed(find_objects(answer)):
         try:

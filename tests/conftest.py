@@ -15,3 +15,11 @@ def collab_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"benchmark data not found in {folder}; set COLLAB_DATA to the folder that holds it")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny random chat model and its tokenizer, for whatever loads one by name."""
+    from tests.training.tiny_models import save_tiny_model
+
+    return Path(save_tiny_model(tmp_path_factory.mktemp("tiny-model")))

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from collab.environments.domain import Environment
-from collab.mr import MREstimate, MultiturnReward
+from collab.mr import MREstimate, MultiturnReward, ScoredFuture
 from collab.tasks.task import Task
-from simulators.conversation import ConversationTree, Message
-from simulators.errors import ChatModelError, ConfigurationError, SimulatorError
-from simulators.forward_sampling import Step, add_step, sample_reply
+from simulators.conversation import Conversation, ConversationTree, Message, Outcome
+from simulators.errors import ChatModelError, ConfigurationError, ContextOverflow, SimulatorError
+from simulators.forward_sampling import Future, Step, add_step, sample_reply
 from simulators.policy import Policy
 from simulators.seeds import derive_seed
 
@@ -91,7 +91,7 @@ class DatasetBuilder:
             candidates = await self._candidates(tree, history_id, task, turn)
             chosen_id, history_id = _graft(tree, history_id, candidates)
             if chosen_id is None:
-                tree.metadata["stopped"] = f"turn {turn}: no candidate could be scored"
+                tree.metadata["stopped"] = f"turn {turn}: no candidate could be scored ({_first_error(tree, turn, candidates)})"
                 break
             if history_id is None and self.reward.window_turns == 0 and turn < limit:
                 history_id = await self._user_turn(tree, chosen_id, task, turn + 1)
@@ -123,6 +123,7 @@ class DatasetBuilder:
             if isinstance(result, ChatModelError):
                 failures = tree.metadata.setdefault("failed_candidates", [])
                 failures.append({"turn": turn, "source": policy.name, "error": str(result)})
+                self._observe_failure(history, result)
             elif isinstance(result, BaseException):
                 raise result
             else:
@@ -144,16 +145,30 @@ class DatasetBuilder:
                 raise SimulatorError("the simulated user sent an empty message")
         except (SimulatorError, ChatModelError) as error:
             tree.metadata["stopped"] = f"turn {turn}: the user failed: {error}"
+            self._observe_failure(tree.conversation(after), error)
             return None
         if said.ends:
             return None
         return add_step(tree, after, Step(Message("user", said.text), "user", seed, said.completion, said.flags)).id
+
+    def _observe_failure(self, history: Conversation, error: SimulatorError | ChatModelError) -> None:
+        """Let a failed candidate, or a failed user, count among the futures that failed: nothing follows from it either."""
+        outcome = Outcome.USER_ERROR if isinstance(error, SimulatorError) else Outcome.INFRA_ERROR
+        if isinstance(error, ContextOverflow):
+            outcome = Outcome.TRUNCATED
+        self.reward.observe(ScoredFuture(0, Future(history, outcome=outcome), outcome, error=str(error)))
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that have an MR, best first; equals keep the order they were sampled in."""
     scored = [(mean, candidate) for candidate in candidates if (mean := candidate.estimate.mean) is not None]
     return [candidate for _, candidate in sorted(scored, key=lambda pair: -pair[0])]
+
+
+def _first_error(tree: ConversationTree, turn: int, candidates: Sequence[Candidate]) -> str | None:
+    failed = [failure["error"] for failure in tree.metadata.get("failed_candidates", []) if failure["turn"] == turn]
+    unscored = [future.error for candidate in candidates for future in candidate.estimate.futures if future.error]
+    return next(iter([*failed, *unscored]), None)
 
 
 def _graft(tree: ConversationTree, history_id: int, candidates: Sequence[Candidate]) -> tuple[int | None, int | None]:

@@ -1,1 +1,1 @@
-
+"""Environments: each a domain (tasks, user, reward) made ready to run."""

@@ -6,7 +6,7 @@ A `Domain` is the definition; an `Environment` is a domain made ready to run wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,13 +40,24 @@ class Resources:
     token_penalty: float | None = None
 
 
+def every_record(record: Mapping[str, Any]) -> bool:
+    """Select every record."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Domain:
     """The definition of a domain.
 
     `task_from_record(record, default_id)` turns one dataset record into a `Task` or raises `BadRecord`; `columns` are the
-    fields it cannot do without. `bundled` names the JSON-lines file below `collab/tasks/bundled` with tasks of our own.
-    `max_turns` bounds a whole conversation. `proactive_prompt` is the system prompt of the Proactive Base (section 4).
+    fields it cannot do without. `selects` says which records an option of the domain asks for (level-5 problems, for one); the
+    others are no tasks and not bad either. `bundled` names the JSON-lines file below `collab/tasks/bundled` with tasks of our
+    own. `prepare` is what must be done once a task with a model before it is played (summarising an article into a goal); it
+    may raise `SimulatorError` and whatever the model raises.
+
+    `max_turns` bounds a whole conversation. `base_prompt` and `proactive_prompt` are the policy's system prompts as Base (None:
+    no system prompt) and as Proactive Base (CollabLLM section 4). `licences` are those of known sources of tasks, as SPDX
+    identifiers by Hub id in lower case, for dataset cards.
     """
 
     name: str
@@ -56,7 +67,11 @@ class Domain:
     make_user: Callable[[Task, Resources], User]
     make_reward: Callable[[Resources], ConversationReward]
     bundled: str | None = None
+    selects: Callable[[Mapping[str, Any]], bool] = every_record
+    prepare: Callable[[Task, Resources], Awaitable[Task]] | None = None
     max_turns: int = 8
+    licences: Mapping[str, str] = field(default_factory=dict)
+    base_prompt: str | None = None
     proactive_prompt: str = (
         "Work with the user. When something you need is missing or unclear, ask one short, specific question about it before "
         "you go on; when nothing is missing, answer at once. Keep every reply brief."
@@ -81,6 +96,15 @@ class Environment:
     @property
     def max_turns(self) -> int:
         return self.domain.max_turns
+
+    async def prepare(self, task: Task) -> Task:
+        """Return a task as it is to be played.
+
+        Raises:
+            SimulatorError: the model gave nothing usable.
+            ChatModelError, ConfigurationError: as the model does.
+        """
+        return task if self.domain.prepare is None else await self.domain.prepare(task, self.resources)
 
     def user_for(self, task: Task) -> User:
         """Return the simulated user of one task."""

@@ -13,6 +13,7 @@ from simulators.errors import ConfigurationError
 
 DOMAINS: dict[str, str] = {
     "errands": "collab.environments.errands:domain",
+    "lost_in_conversation": "collab.environments.lost_in_conversation.domain:domain",
     "math_chat": "collab.environments.collabllm.math_chat:domain",
 }
 

@@ -1,1 +1,1 @@
-
+"""Rewards: components, and R* as their weighted sum."""

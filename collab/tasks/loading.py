@@ -9,10 +9,11 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from collab.environments.domain import BadRecord, Domain
 from collab.tasks.task import Task
@@ -48,9 +49,11 @@ def load_tasks(
     their records have a `split` field, which is then matched.
 
     Raises:
-        ConfigurationError: no such source, a missing column, no record left, two tasks with one id, or (with `refuse`) a bad
-            record.
+        ConfigurationError: no such source, a missing column, no record left, a limit below 1, or (with `refuse`) a bad record
+            or two tasks with one id.
     """
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"limit is {limit}; it must be at least 1 (null: all tasks)")
     tasks: dict[str, Task] = {}
     skipped: list[str] = []
     for number, (where, record) in enumerate(_records(source, domain, split)):
@@ -58,6 +61,8 @@ def load_tasks(
             continue
         try:
             _check_columns(record, domain, where)
+            if not domain.selects(record):
+                continue
             task = domain.task_from_record(record, f"{domain.name}-{split}-{number:05d}")
             if task.id in tasks:
                 raise BadRecord(f"task id {task.id!r} stands twice")
@@ -79,7 +84,7 @@ def load_tasks(
 def _check_columns(record: Mapping[str, Any], domain: Domain, where: str) -> None:
     """A missing column is the fault of the file or of the choice of domain, not of one record: it always refuses."""
     if missing := [column for column in domain.columns if column not in record]:
-        found = ", ".join(sorted(record)) or "none"
+        found = ", ".join(sorted(map(str, record))) or "none"
         raise ConfigurationError(f"{where}: environment {domain.name} needs column {missing[0]!r}; the record has {found}")
 
 
@@ -106,39 +111,63 @@ def _records(source: str, domain: Domain, split: str) -> _Records:
         yield from _hub(source, split)
 
 
+@contextmanager
+def _text(path: Path) -> Iterator[TextIO]:
+    """Open a text file; spreadsheets write a byte order mark first, which is no part of the text."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            yield stream
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+
+
 def _json_lines(path: Path) -> _Records:
-    with path.open(encoding="utf-8") as stream:
+    with _text(path) as stream:
         for number, line in enumerate(stream, start=1):
             if line.strip():
-                yield _record(_parse(line, f"{path}, line {number}"), f"{path}, line {number}")
+                yield _record(_parse(line, path, number), f"{path}, line {number}")
 
 
 def _json(path: Path) -> _Records:
-    data = _parse(path.read_text(encoding="utf-8"), str(path))
-    if isinstance(data, dict):  # column or split layouts are ambiguous; a list of records is not
-        raise ConfigurationError(f"{path} holds one JSON object; a task file is a list of records or JSON lines")
+    with _text(path) as stream:
+        data = _parse(stream.read(), path)
+    if not isinstance(data, list):  # column or split layouts are ambiguous; a list of records is not
+        raise ConfigurationError(f"{path} holds one JSON {_kind(data)}; a task file is a list of records or JSON lines")
     for number, record in enumerate(data, start=1):
         yield _record(record, f"{path}, record {number}")
 
 
-def _parse(text: str, where: str) -> Any:
+def _parse(text: str, path: Path, first_line: int = 1) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: not valid JSON ({error})") from None
+    except json.JSONDecodeError as error:
+        where = f"{path}, line {first_line + error.lineno - 1}"
+        raise ConfigurationError(f"{where}: not valid JSON ({error.msg}, column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise ConfigurationError(f"{path}, line {first_line}: not valid JSON ({error})") from None
 
 
 def _record(data: Any, where: str) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(data, dict):
-        raise ConfigurationError(f"{where}: a record must be a JSON object, not {type(data).__name__}")
+        raise ConfigurationError(f"{where}: a record must be a JSON object, not a JSON {_kind(data)}")
     return where, data
 
 
+def _kind(data: Any) -> str:
+    kinds = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return kinds.get(type(data), "number")
+
+
 def _csv(path: Path) -> _Records:
-    with path.open(encoding="utf-8", newline="") as stream:
+    with _text(path) as stream:
         reader = csv.DictReader(stream)
-        for record in reader:
-            yield f"{path}, line {reader.line_num}", record
+        try:
+            for record in reader:
+                yield f"{path}, line {reader.line_num}", record
+        except csv.Error as error:
+            raise ConfigurationError(f"{path}, after line {reader.line_num}: not valid CSV ({error})") from None
 
 
 def _parquet(path: Path) -> _Records:
@@ -147,8 +176,8 @@ def _parquet(path: Path) -> _Records:
 
     try:
         table = pyarrow.parquet.read_table(path)
-    except pyarrow.lib.ArrowInvalid as error:
-        raise ConfigurationError(f"{path} is not a Parquet file ({error})") from None
+    except (pyarrow.lib.ArrowException, OSError) as error:
+        raise ConfigurationError(f"{path} cannot be read as Parquet ({error})") from None
     for number, record in enumerate(table.to_pylist(), start=1):
         yield f"{path}, row {number}", record
 

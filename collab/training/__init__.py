@@ -1,1 +1,1 @@
-
+"""Training on TRL: SFT, DPO and the online methods."""

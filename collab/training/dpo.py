@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from collab.training.chat_templates import training_chat_template
+from collab.training.adapters import save_trained
+from collab.training.chat_templates import sampling_chat_template
 from collab.training.lora import LoraSettings, load_for_training
 from collab.training.metrics_log import MetricsLog
 from collab.training.settings import OptimizationSettings, latest_checkpoint, trainer_arguments
-from collab.training.sft import save_trained
 from simulators.chat_models.transformers_model import load_tokenizer
 from simulators.errors import ConfigurationError
 
@@ -42,10 +42,10 @@ def train_dpo(
     if not rows:
         raise ConfigurationError("DPO has no pairs to train on; lower min_gap or build more data")
     tokenizer = load_tokenizer(model)
-    training_chat_template(tokenizer)  # checks that the model's template keeps prefixes and stop tokens
+    tokenizer.chat_template = sampling_chat_template(tokenizer)  # keeps prefixes, and stop tokens are trained
     arguments = trainer_arguments(DPOConfig, settings, output_dir / "checkpoints", seed, beta=beta, disable_dropout=True)
     trainer = DPOTrainer(
-        model=load_for_training(model, adapter),
+        model=load_for_training(model, adapter, lora),
         args=arguments,
         train_dataset=Dataset.from_list([{key: row[key] for key in ("prompt", "chosen", "rejected")} for row in rows]),
         processing_class=tokenizer,

@@ -72,7 +72,7 @@ def trainer_arguments(kind: type, settings: OptimizationSettings, output_dir: Pa
         "lr_scheduler_type": settings.lr_scheduler,
         "weight_decay": settings.weight_decay,
         "max_grad_norm": settings.max_grad_norm,
-        "max_length": settings.max_length,
+        **({"max_length": settings.max_length} if "max_length" in inspect.signature(kind).parameters else {}),
         "gradient_checkpointing": settings.gradient_checkpointing and not on_cpu,
         "save_strategy": "steps" if settings.save_steps else "epoch",
         "save_steps": settings.save_steps or 500,

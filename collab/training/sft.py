@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from collab.training.adapters import save_trained
 from collab.training.chat_templates import training_chat_template
 from collab.training.lora import LoraSettings, load_for_training
 from collab.training.metrics_log import MetricsLog
@@ -46,7 +47,7 @@ def train_sft(
         SFTConfig, settings, output_dir / "checkpoints", seed, assistant_only_loss=True, packing=False, loss_type="nll"
     )
     trainer = SFTTrainer(
-        model=load_for_training(model, adapter),
+        model=load_for_training(model, adapter, lora),
         args=arguments,
         train_dataset=Dataset.from_list([{"messages": row["messages"]} for row in rows]),
         processing_class=tokenizer,
@@ -55,19 +56,3 @@ def train_sft(
     )
     trainer.train(resume_from_checkpoint=latest_checkpoint(output_dir / "checkpoints"))
     return save_trained(trainer, model, output_dir)
-
-
-def save_trained(trainer: Any, model: str, output_dir: Path) -> Path:
-    """Save what was trained with the tokenizer that samples from it, and return the folder.
-
-    The tokenizer keeps the model's own chat template: generation markers are for training only.
-    """
-    folder = (
-        output_dir / "adapter"
-        if hasattr(trainer.accelerator.unwrap_model(trainer.model), "peft_config")
-        else output_dir / "model"
-    )
-    trainer.save_model(str(folder))
-    if trainer.is_world_process_zero():
-        load_tokenizer(model).save_pretrained(str(folder))
-    return folder

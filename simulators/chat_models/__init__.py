@@ -1,1 +1,1 @@
-
+"""Chat models: one protocol, and a backend for each way to run a model."""

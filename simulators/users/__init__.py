@@ -1,1 +1,1 @@
-
+"""Simulated users: each says the next thing, or leaves."""

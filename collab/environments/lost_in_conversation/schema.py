@@ -94,13 +94,20 @@ class Instruction:
 
 
 _TEXT = (str,)
+_TYPE_NAMES = {"str": "a text", "list": "a list", "dict": "an object"}
 _FIELDS: dict[TaskKind, dict[str, tuple[type, ...]]] = {
     TaskKind.MATH: {"question": _TEXT, "answer": _TEXT},
     TaskKind.CODE: {"prompt": _TEXT, "test": _TEXT, "metadata": (dict,)},
     TaskKind.DATABASE: {"fully_specified_question": _TEXT, "reference_sql": _TEXT, "db_id": _TEXT, "schema_sql": _TEXT},
     TaskKind.ACTIONS: {"function": (list,), "fully_specified_question": (list, str), "reference_answer": (list,)},
     TaskKind.DATA2TEXT: {"table_highlighted_html": _TEXT, "references": (list,), "metadata": (dict,)},
-    TaskKind.SUMMARY: {"query": _TEXT, "topic": _TEXT, "documents": (list,), "insights": (list,)},
+    TaskKind.SUMMARY: {
+        "query": _TEXT,
+        "topic": _TEXT,
+        "documents": (list,),
+        "insights": (list,),
+        "insightid2ref_citations": (dict,),
+    },
 }
 
 
@@ -148,7 +155,7 @@ def _digest(text: str) -> str:
 
 def _check_field(record: Mapping[str, Any], name: str, types: tuple[type, ...], kind: TaskKind) -> None:
     value = record.get(name)
-    expected = " or ".join({str: "a text", list: "a list", dict: "an object"}[each] for each in types)
+    expected = " or ".join(_TYPE_NAMES[each.__name__] for each in types)
     if not isinstance(value, types):
         what = "is missing" if name not in record else f"is {type(value).__name__}"
         raise BadRecord(f"field {name!r} {what}; a {kind} record needs {expected} there")

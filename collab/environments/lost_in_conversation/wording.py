@@ -1,4 +1,4 @@
-"""Every text that this environment puts before an assistant: task prompts, full instructions, and the single-turn layouts.
+"""The texts that this environment puts before an assistant: task prompts and full instructions.
 
 All of it is our own wording. The assistant is never told that information is missing or that more will come: what it does then is
 what is measured. The one exception is the ablation of the system prompt, `WARNING`, which says so on purpose.
@@ -6,7 +6,9 @@ what is measured. The one exception is the ablation of the system prompt, `WARNI
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+
+from simulators.users.sharded import bullets
 
 SYSTEM_PROMPTS: dict[str, str] = {
     "math": "You are a helpful assistant. When you answer a math problem, end with a line 'Answer: ' followed by the number.",
@@ -29,27 +31,6 @@ WARNING = (
 )
 """Ablation of the system prompt (section 7.3): tells the assistant what the simulations otherwise never tell it."""
 
-CONCAT_HEADER = "Please take all of the following points into account:"
-RECAP_HEADER = "Before you go on, here is everything I have told you in one place:"
-RECAP_REQUEST = "With all of this in mind, please give your final answer."
-SNOWBALL_HEADER = "What I have told you so far:"
-SNOWBALL_NEW = "And one more thing:"
-
-
-def bullets(texts: Iterable[str]) -> str:
-    """Lay texts out as a list, one point each; lines after a text's first are kept as they are."""
-    return "\n".join(f"- {text}" for text in texts)
-
-
-def concat(shards: Sequence[str]) -> str:
-    """The CONCAT layout: all shards as points in one message, the intent first."""
-    return f"{CONCAT_HEADER}\n{bullets(shards)}"
-
-
-def recap(shards: Sequence[str]) -> str:
-    """The closing message of RECAP."""
-    return f"{RECAP_HEADER}\n{bullets(shards)}\n\n{RECAP_REQUEST}"
-
 
 def code_full(prompt: str) -> str:
     """The full instruction of a code problem whose prompt is a signature with its docstring, or a text."""
@@ -71,7 +52,7 @@ def data2text_full(table_html: str, facts: Mapping[str, str], examples: str | No
     parts = [
         "Describe the highlighted cells of this table in one sentence of at most 30 words. Reply with the sentence only.",
         f"Table:\n{table_html.strip()}",
-        "About the table:\n" + bullets(f"{name}: {value}" for name, value in facts.items()),
+        "About the table:\n" + bullets([f"{name}: {value}" for name, value in facts.items()]),
     ]
     if examples and examples.strip():
         parts.append(f"Descriptions of other tables, to show the style:\n{examples.strip()}")

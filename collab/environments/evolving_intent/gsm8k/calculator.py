@@ -2,8 +2,8 @@
 
 Each annotation is a step. An operand is bound to the latest earlier step with the same value, otherwise it is a literal: a number
 of the text or a constant such as days in a week. Whether a text value may be exchanged and the answer recomputed with *certainty*
-is decided by `binding_fault` (for the whole solution) and `exchangeable` (for one value); the rules are strict on purpose, since a
-wrong answer would become a wrong reward.
+is decided by `binding_fault` (for the whole solution) and `exchangeable` (for one value); the rules are strict on purpose,
+since a wrong answer would become a wrong reward.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from collab.environments.evolving_intent.gsm8k.numbers import Kind, Number
+from collab.environments.evolving_intent.numbers import Kind, Number
 
 _ANNOTATION = re.compile(r"<<([^=<>]{1,200})=([^<>=]{1,40})>>")
 _TOKEN = re.compile(r"\d[\d,]*\.?\d*|\.\d+|[()+\-*/%]")
@@ -75,10 +75,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Calculation:
-    """A solution's annotations as a graph that reproduces `gold`."""
+    """A solution's annotations as a graph that reproduces `gold`. `values` are the steps' values as computed, not as rounded."""
 
     steps: tuple[Step, ...]
     gold: Fraction
+    values: tuple[Fraction, ...] = ()
 
     def compute(self, exchanged: Mapping[Fraction, Fraction]) -> tuple[Fraction, ...]:
         """Return every step's value with literals exchanged (old value -> new value).
@@ -137,6 +138,10 @@ def read_calculation(solution: str, gold: Fraction) -> Calculation | None:
                 return None
             steps.append(Step(tuple(_bind(piece, steps) for piece in pieces), value, line_number))
     calculation = Calculation(tuple(steps), gold)
+    try:
+        calculation = replace(calculation, values=calculation.compute({}))
+    except NotComputable:
+        return None
     return calculation if steps and _reproduces(calculation) else None
 
 
@@ -159,14 +164,11 @@ def _bind(piece: str, earlier: list[Step]) -> Token:
 
 def _reproduces(calculation: Calculation) -> bool:
     """Every step within 1% of what is annotated (solutions round), and the last one the gold answer."""
-    try:
-        values = calculation.compute({})
-    except NotComputable:
-        return False
     near = all(
-        abs(value - step.value) * 100 <= max(1, abs(step.value)) for value, step in zip(values, calculation.steps, strict=True)
+        abs(value - step.value) * 100 <= max(Fraction(1), abs(step.value))
+        for value, step in zip(calculation.values, calculation.steps, strict=True)
     )
-    return near and abs(values[-1] - calculation.gold) * 1000 <= 1
+    return near and abs(calculation.values[-1] - calculation.gold) * 1000 <= 1
 
 
 def _evaluate(tokens: list[Fraction | str]) -> Fraction:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
-from collab.environments.evolving_intent.gsm8k.numbers import Kind, Number, find_numbers
-from collab.environments.evolving_intent.gsm8k.sentences import as_sentence, capitalise, split_sentences, tidy
+from collab.environments.evolving_intent.numbers import Kind, Number, find_numbers
+from collab.environments.evolving_intent.sentences import as_sentence, capitalise, split_sentences, tidy
 
 _ASKS = (
-    r"(?:how|what|what's|which|who|when|where|in how|by how|at what|for how|to how|on what|of what|"
+    r"(?:how|what|what's|which|who|when|where|(?:in|by|at|for|to|on|of|from|with|after|under|over) (?:how|what|which)|"
     r"calculate|find|determine|compute|work out)"
 )
 _CONNECTOR = re.compile(r"^(?:and|so|now|but|then|finally|thus|therefore|well)\b,?\s+(?=\w)", re.IGNORECASE)
@@ -22,13 +23,14 @@ _LEADING = re.compile(
     rf"^{_CONDITION}\b(?:\s+that\b)?\s*(?P<condition>.+?),?\s+(?:then\s+|please\s+)?(?P<asks>{_ASKS}\b.*)$", re.IGNORECASE
 )
 _TRAILING = re.compile(rf"^(?P<asks>{_ASKS}\b.+?),?\s+{_CONDITION}\s+(?:that\s+)?(?P<condition>[^,].+?)[?.]$", re.IGNORECASE)
-_STATEMENT_FIRST = re.compile(rf"^(?P<condition>[A-Z].+?),\s+(?:and\s+|so\s+)?(?P<asks>how (?:much|many|long|far|old)\b.*)$")
+_STATEMENT_FIRST = re.compile(r"^(?P<condition>[A-Z].+?),\s+(?:and\s+|so\s+)?(?P<asks>how (?:much|many|long|far|old)\b.*)$")
 _COMMAND = re.compile(r"^(?:calculate|find|determine|compute|work out)\s+(?:for\s+)?(?P<object>.+?)[.?]$", re.IGNORECASE)
 _SPAN = re.compile(
-    r"\s(?:in|for|over|after|during|within|every|per|each)\s(?:the\s|a\s|an\s)?(?P<span>(?:[\d,.]+|[a-z-]+)[\s-](?:full\s|whole\s|school\s|work(?:ing)?\s)?"
+    r"\s(?:in|for|over|after|during|within|every|per|each)\s(?:a\s|an\s)?(?P<span>(?:[\d,.]+|[a-z-]+)[\s-](?:full\s|whole\s|school\s|work(?:ing)?\s)?"
     r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?))(?P<rest>[\s,?].*)$",
     re.IGNORECASE,
 )
+_LEADIN = r"(?:(?:in|on|at|after|before|during|of|by|all|to|for|with|if)\b(?: [a-z'-]+){1,7}, )"
 _AGES = re.compile(r"\b(?:old|older|age|ages|aged|birthday|will be|now|ago|years from)\b", re.IGNORECASE)
 _CLAUSE_START = re.compile(
     r"^(?:after|before|when|while|with|since|because|as|once|by|in|on|at|during|for|from|until)\b", re.IGNORECASE
@@ -72,10 +74,12 @@ def extract(problem: str) -> Extraction:
     last = _CONNECTOR.sub("", sentences[-1])
     if not questions and not re.search(rf"\b{_ASKS}\b", last, re.IGNORECASE):
         raise NotExtractable("no question")
-    function, hoisted = _hoist(last)
-    function = _as_question(_CONNECTOR.sub("", function))
-    if not re.match(_ASKS, function, re.IGNORECASE):
+    told = {number.value for sentence in sentences[:-1] for number in find_numbers(sentence)}
+    function, hoisted = _hoist(last, told)
+    function = _as_question(_CONNECTOR.sub("", function)).rstrip(".?! ") + "?"
+    if not re.match(rf"(?:{_LEADIN})?{_ASKS}|can you work out", function, re.IGNORECASE):
         raise NotExtractable("the question does not start with a question word")
+    function = _without_told_counts(function, told)
     if any(not _is_definite(function, number) for number in find_numbers(function)):
         raise NotExtractable("a number inside the question")
     statements = [part for sentence in sentences[:-1] + hoisted for part in split_joint(sentence)] + notes
@@ -84,8 +88,8 @@ def extract(problem: str) -> Extraction:
     return Extraction(function, tuple(statements))
 
 
-def _hoist(question: str) -> tuple[str, list[str]]:
-    """Move the conditions of a question into statements of their own."""
+def _hoist(question: str, told: set[Fraction]) -> tuple[str, list[str]]:
+    """Move the conditions of a question into statements of their own; `told` are the values that statements give already."""
     hoisted: list[str] = []
     for _ in range(2):  # at most a leading and a trailing condition
         if not find_numbers(question) and not _LEADING.match(question):
@@ -93,17 +97,48 @@ def _hoist(question: str) -> tuple[str, list[str]]:
         if match := _LEADING.match(question):
             hoisted.append(as_sentence(match.group("condition")))
         elif match := _TRAILING.match(question):
-            hoisted.append(as_sentence(match.group("condition")))
+            condition = _with_noun(match.group("condition"), match.group("asks"))
+            if condition is None:
+                break
+            hoisted.append(as_sentence(condition))
         elif (match := _STATEMENT_FIRST.match(question)) and not _CLAUSE_START.match(question):
             hoisted.append(as_sentence(match.group("condition")))
         else:
             break
-        question = capitalise(match.group("asks").strip())
+        question = capitalise(re.sub(r"^[,\s]+(?:then\s+|please\s+)?", "", match.group("asks")).strip())
         question = question if question.endswith(("?", ".")) else question + "?"
-    if (match := _SPAN.search(question)) and find_numbers(match.group("span")) and not _AGES.search(question):
-        hoisted.append(f"The period I am asking about is {match.group('span')}.")
-        question = f"{question[: match.start()]} in that period{match.group('rest')}"
+    if (match := _SPAN.search(question)) and (span := find_numbers(match.group("span"))) and not _AGES.search(question):
+        if {number.value for number in span} <= told:
+            question = f"{question[: match.start()]} in that time{match.group('rest')}"
+        else:
+            hoisted.append(f"The period I am asking about is {match.group('span')}.")
+            question = f"{question[: match.start()]} in that period{match.group('rest')}"
     return question, hoisted
+
+
+def _without_told_counts(function: str, told: set[Fraction]) -> str:
+    """Return "the 3 friends" as "the friends" where a statement gives that number already."""
+
+    def drop(match: re.Match[str]) -> str:
+        return match.group(1) if {number.value for number in find_numbers(match.group(2))} <= told else match.group()
+
+    return re.sub(r"\b((?:the|all|his|her|their) )(\d+) (?=(?:[a-z-]+ ){0,2}?[a-z]+s\b)", drop, function)
+
+
+def _with_noun(condition: str, asks: str) -> str | None:
+    """Say what "they" and "each" of a trailing condition are, as it will stand before the question; None for an open "it"."""
+    opening = re.match(r"(?:they|these|those|each(?: one)?|one|it)\b(?! of| [a-z]+s\b(?! at))", condition, re.IGNORECASE)
+    if not opening:
+        return condition
+    counted = re.match(r"how many (?:more |other )?([a-z]+(?: [a-z]+)?s)\b", asks, re.IGNORECASE)
+    word = opening.group().lower()
+    if not counted or word == "it":
+        return None if word in ("it", "one") else condition
+    nouns = counted.group(1)
+    put = {"one": f"one of the {nouns}", "each": f"each of the {nouns}", "each one": f"each of the {nouns}"}.get(
+        word, f"the {nouns}"
+    )
+    return put + condition[opening.end() :]
 
 
 def _as_question(text: str) -> str:
