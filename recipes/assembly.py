@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from collab.embedded_model import resolve_model
 from collab.environments.domain import Environment, Resources
@@ -52,7 +53,7 @@ class Models:
 
     def _asked(self, key: str, config: Any, adapter: str | None) -> ChatModel:
         """Load a model, and note the name under which the journal files its replies, for replays."""
-        model = BudgetedChatModel(_backend(config, adapter), self._budget)
+        model = BudgetedChatModel(backend(config, adapter), self._budget)
         known = self._identities() | {key: {"name": model.name, "weights_version": model.weights_version}}
         self._identity_file.write_text(json.dumps(known, indent=1) + "\n")
         return model
@@ -68,26 +69,18 @@ class Models:
         known: dict[str, dict[str, str]] = json.loads(self._identity_file.read_text())
         return known
 
-    def token_counter(self, config: Any) -> Callable[[str], int]:
-        """Return how tokens are counted: with the policy's own tokenizer.
+    def tokens_of(self, model: str) -> Callable[[str], int]:
+        """Return how a model's tokenizer counts: the number of tokens of a text, without special ones.
 
         Raises:
-            ConfigurationError: when a served model's tokenizer cannot be loaded under its served name.
+            ConfigurationError: when the tokenizer cannot be loaded.
         """
         from simulators.chat_models.transformers_model import load_tokenizer
 
-        name = config.tokenizer or config.model
-        if name not in self._counters:
-            try:
-                tokenizer = load_tokenizer(resolve_model(name))
-            except ConfigurationError as error:
-                if config.backend != "server":
-                    raise
-                raise ConfigurationError(
-                    f"tokens of a served model are counted here: set policy.tokenizer to its folder or Hub id ({error})"
-                ) from None
-            self._counters[name] = lambda text: len(tokenizer(text, add_special_tokens=False).input_ids)
-        return self._counters[name]
+        if model not in self._counters:
+            tokenizer = load_tokenizer(resolve_model(model))
+            self._counters[model] = lambda text: len(tokenizer(text, add_special_tokens=False).input_ids)
+        return self._counters[model]
 
     async def aclose(self) -> None:
         """Close every model."""
@@ -104,7 +97,13 @@ def budget(config: Any, journal: Journal) -> Budget:
     return limits
 
 
-def _backend(config: Any, adapter: str | None) -> ChatModel:
+def backend(config: Any, adapter: str | None = None) -> ChatModel:
+    """Load the bare chat model of a configuration, without journal or budget.
+
+    Raises:
+        ConfigurationError: for an unknown backend, or as the backend does.
+    """
+    adapter = adapter or config.adapter
     if config.backend == "transformers":
         from simulators.chat_models.transformers_model import TransformersChatModel
 
@@ -140,6 +139,18 @@ def plain(node: Any) -> dict[str, Any]:
     return {str(key): value for key, value in container.items()}
 
 
+def as_object(node: Any) -> Any:
+    """Return a typed node of the configuration as the dataclass it was checked against.
+
+    Raises:
+        ConfigurationError: when the dataclass refuses its values.
+    """
+    try:
+        return OmegaConf.to_object(node)
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(str(error.__cause__ or error)) from None
+
+
 def sampling(config: Any) -> SamplingSettings:
     """Return sampling settings.
 
@@ -164,12 +175,15 @@ def role_play(config: Any) -> RolePlayOptions:
         raise ConfigurationError(f"user: {error}") from None
 
 
-def environment(config: Any, models: Models) -> Environment:
-    """Return the environment with its user model and judge, where the configuration has them."""
+def environment(config: Any, models: Models, count_tokens: Callable[[str], int] | None = None) -> Environment:
+    """Return the environment with its user model and judge, where the configuration has them.
+
+    Tokens are counted by the policy's own tokenizer unless `count_tokens` is given.
+    """
     if config.user.kind not in ("scripted", "role_play"):
         raise ConfigurationError(f"unknown user kind {config.user.kind!r}; known are scripted and role_play")
     resources = Resources(
-        count_tokens=models.token_counter(config.policy),
+        count_tokens=count_tokens or models.tokens_of(config.policy.tokenizer or config.policy.model),
         user_model=models.load(config.user) if config.user.kind == "role_play" else None,
         judge_model=models.load(config.judge) if config.judge.kind == "llm" else None,
         role_play=role_play(config.user),
@@ -178,12 +192,15 @@ def environment(config: Any, models: Models) -> Environment:
     return load_environment(config.environment.name, resources, plain(config.environment.options))
 
 
-def tasks(config: Any) -> LoadedTasks:
-    """Return the configured tasks."""
+def tasks(config: Any, split: str | None = None, limit: int | None = None) -> LoadedTasks:
+    """Return the configured tasks, or as many of another split."""
     domain = load_domain(config.environment.name, plain(config.environment.options))
     if config.on_bad_record not in ("refuse", "skip"):
         raise ConfigurationError(f"on_bad_record is {config.on_bad_record!r}; it must be refuse or skip")
-    return load_tasks(config.tasks, domain, split=config.split, limit=config.limit, on_bad_record=config.on_bad_record)
+    if config.max_open_tasks < 1:
+        raise ConfigurationError(f"max_open_tasks is {config.max_open_tasks}; it must be at least 1")
+    wanted, count = split or config.split, limit or config.limit
+    return load_tasks(config.tasks, domain, split=wanted, limit=count, on_bad_record=config.on_bad_record)
 
 
 def system_prompt(prompt: str | None, env: Environment) -> str | None:

@@ -10,11 +10,9 @@ from typing import Any
 
 from collab.data.export import read_rows
 from collab.embedded_model import resolve_model
-from collab.training.lora import LoraSettings
-from collab.training.settings import OptimizationSettings
+from recipes import assembly
 from recipes.launch import launch
 from recipes.run_folder import RunFolder
-from recipes.sft import typed
 
 
 def run(config: Any) -> Path:
@@ -27,8 +25,8 @@ def run(config: Any) -> Path:
         rows,
         resolve_model(config.model),
         folder.path,
-        settings=typed(config.optimization, OptimizationSettings),
-        lora=typed(config.lora, LoraSettings),
+        settings=assembly.as_object(config.optimization),
+        lora=assembly.as_object(config.lora),
         adapter=config.adapter,
         beta=config.beta,
         seed=config.seed,

@@ -34,6 +34,8 @@ def run(config: Any) -> Results:
         raise ConfigurationError(f"runs is {config.runs}; an evaluation needs at least one run a task")
     folder = RunFolder(config)
     loaded = assembly.tasks(config)
+    for problem in loaded.skipped:
+        print(f"skipped: {problem}")
     results: Results = {}
     with assembly.open_journal(folder.path) as journal:
         spending = assembly.budget(config, journal)
@@ -103,29 +105,27 @@ def figures(conversations: list[EvaluatedConversation]) -> dict[str, Any]:
 
 
 def print_table(results: Results) -> None:
-    """Print one line a policy, and how each differs from the first, with a paired 95% interval."""
+    """Print a column a policy, and under it how it differs from the first, with a paired 95% interval."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("policy")
-    rows = {name: figures(conversations) for name, conversations in results.items()}
-    columns = [column for column in next(iter(rows.values())) if column != "r_star_error"]
-    for column in columns:
-        table.add_column(column, justify="right")
-    table.add_column("R* against the first")
-    first_name = next(iter(results))
-    for name, row in rows.items():
-        cells = [f"{row[column]:.3f}" if isinstance(row.get(column), float) else str(row.get(column, "-")) for column in columns]
-        table.add_row(name, *cells, "" if name == first_name else _difference(results[first_name], results[name]))
+    table = Table("", *results)
+    by_policy = [figures(conversations) for conversations in results.values()]
+    for name in (name for name in by_policy[0] if name != "r_star_error"):
+        cells = [row.get(name, "-") for row in by_policy]
+        table.add_row(name, *(f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells))
+    first, *others = results.values()
+    table.add_row("R* against the first", "", *(_difference(first, other) for other in others))
     Console().print(table)
 
 
 def _difference(before: list[EvaluatedConversation], after: list[EvaluatedConversation]) -> str:
     try:
-        paired = compare_by_task(by_task_and_run(before), by_task_and_run(after))
+        interval = compare_by_task(by_task_and_run(before), by_task_and_run(after)).difference
     except ValueError:
         return "nothing to compare"
-    interval = paired.difference
+    if interval.low is None or interval.high is None:  # a single task gives no interval
+        return f"{interval.estimate:+.3f}"
     return f"{interval.estimate:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 

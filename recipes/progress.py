@@ -42,28 +42,35 @@ class Watch:
     @contextmanager
     def tasks(self, what: str, total: int) -> Iterator[Callable[[], None]]:
         """Show a bar over `total` tasks; yields the function that advances it by one."""
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bars
-
-        console = Console(stderr=True)
-        columns: list[Any] = [
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
-        ]
-        done = 0
-        with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
-            bar = bars.add_task(what, total=total, figures="")
-
-            def advance() -> None:
-                nonlocal done
-                done += 1
-                bars.update(bar, advance=1, figures=self._figures.figures().line())
-                if not console.is_terminal and (done == total or done % max(1, total // _LINES) == 0):
-                    console.print(f"{what} {done}/{total}: {self._figures.figures().line()}", highlight=False, soft_wrap=True)
-
+        with bar(what, total, lambda: self._figures.figures().line()) as advance:
             yield advance
+
+
+@contextmanager
+def bar(what: str, total: int, figures: Callable[[], str] = str) -> Iterator[Callable[[], None]]:
+    """Show a bar with `figures` under it; yields the function that advances it by one. Off a terminal it prints lines."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    columns: list[Any] = [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
+    ]
+    done = 0
+    with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
+        row = bars.add_task(what, total=total, figures="")
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            bars.update(row, advance=1, figures=figures())
+            if not console.is_terminal and (done == total or done % max(1, total // _LINES) == 0):
+                console.print(f"{what} {done}/{total} {figures()}".rstrip(), highlight=False, soft_wrap=True)
+
+        yield advance

@@ -11,6 +11,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from collab.training.lora import LoraSettings
+from collab.training.online_settings import GRPOSettings, OnlineDPOSettings, PPOSettings
 from collab.training.settings import OptimizationSettings
 
 
@@ -199,6 +200,76 @@ class Dpo(Training):
 
 
 @dataclass
+class Online:
+    """What the online recipes have in common; `method` holds the method's own settings.
+
+    `eval_limit` tasks of `eval_split` are played with the policy where the method's `eval_steps` is above 0; 0 is none.
+    """
+
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    tasks: str = "bundled"
+    split: str = "train"
+    limit: int | None = None
+    on_bad_record: str = "refuse"
+    eval_split: str = "test"
+    eval_limit: int = 0
+    user: UserConfig = field(default_factory=UserConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
+    model: str = "embedded"
+    adapter: str | None = None
+    output_dir: str = MISSING
+    seed: int = 0
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    optimization: OptimizationSettings = field(default_factory=OptimizationSettings)
+
+
+@dataclass
+class Grpo(Online):
+    """`collab train grpo`."""
+
+    method: GRPOSettings = field(default_factory=GRPOSettings)
+
+
+@dataclass
+class OnlineDpo(Online):
+    """`collab train online-dpo`."""
+
+    method: OnlineDPOSettings = field(default_factory=OnlineDPOSettings)
+
+
+@dataclass
+class Ppo(Online):
+    """`collab train ppo`."""
+
+    method: PPOSettings = field(default_factory=PPOSettings)
+
+
+@dataclass
+class LostInConversation:
+    """`collab lost-in-conversation`. `instructions` is a file in the published schema; `split` evaluation or train.
+
+    See collab.environments.lost_in_conversation.runner.SimulationSettings.
+    """
+
+    instructions: str = MISSING
+    split: str = "evaluation"
+    limit: int | None = None
+    on_bad_record: str = "refuse"
+    simulations: list[str] = field(default_factory=list)
+    runs: int = 10
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    user: UserConfig = field(default_factory=UserConfig)
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
+    classifier: str = "rules"
+    max_turns: int | None = None
+    stop_when_right: bool = True
+    seed: int = 0
+    output_dir: str = MISSING
+    max_open_tasks: int = 64
+    max_failure_share: float = 0.2
+
+
+@dataclass
 class JudgeNoiseConfig:
     """`collab judge-noise`. `run` is a folder with trees; `rubric` is interactivity, helpfulness or clarity."""
 
@@ -234,7 +305,11 @@ SCHEMAS = {
     "demo": Demo,
     "dpo": Dpo,
     "evaluate": Evaluate,
+    "grpo": Grpo,
     "judge_noise": JudgeNoiseConfig,
+    "lost_in_conversation": LostInConversation,
+    "online_dpo": OnlineDpo,
+    "ppo": Ppo,
     "sft": Sft,
 }
 

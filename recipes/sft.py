@@ -11,9 +11,7 @@ from typing import Any
 
 from collab.data.export import read_rows
 from collab.embedded_model import resolve_model
-from collab.training.lora import LoraSettings
-from collab.training.settings import OptimizationSettings
-from recipes.assembly import plain
+from recipes import assembly
 from recipes.launch import launch
 from recipes.run_folder import RunFolder
 
@@ -28,18 +26,13 @@ def run(config: Any) -> Path:
         rows,
         resolve_model(config.model),
         folder.path,
-        settings=typed(config.optimization, OptimizationSettings),
-        lora=typed(config.lora, LoraSettings),
+        settings=assembly.as_object(config.optimization),
+        lora=assembly.as_object(config.lora),
         adapter=config.adapter,
         seed=config.seed,
     )
     print(f"SFT on {len(rows)} conversations -> {trained}")
     return trained
-
-
-def typed(node: Any, kind: type) -> Any:
-    """Return a configuration node as the dataclass it was checked against."""
-    return kind(**plain(node))
 
 
 def main() -> None:

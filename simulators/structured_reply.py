@@ -122,9 +122,10 @@ def parse_reply(text: str, schema: Schema) -> dict[str, FieldValue]:
         UnusableReply: nothing fits; says what was wrong with what came nearest.
     """
     answer = _without_thoughts(text).strip()
-    if (plain := read_plain_object(answer)) is not None:
-        with contextlib.suppress(UnusableReply):
-            return _fit(plain, schema)
+    for whole in (text.strip(), answer):
+        if (plain := read_plain_object(whole)) is not None:
+            with contextlib.suppress(UnusableReply):
+                return _fit(plain, schema)
     complaint = "it holds no JSON object"
     for candidate in reversed(find_objects(answer)):
         try:

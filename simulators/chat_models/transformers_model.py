@@ -40,6 +40,8 @@ class TransformersChatModel:
         weights_version: str = "0",
         max_batch_size: int = 64,
     ) -> None:
+        if max_batch_size < 1:
+            raise ConfigurationError(f"max_batch_size is {max_batch_size}; it must be at least 1")
         if not tokenizer.chat_template:
             raise ConfigurationError(f"the tokenizer of {name} has no chat template; use a chat model or add one to its folder")
         self.model = model
@@ -68,9 +70,11 @@ class TransformersChatModel:
         tokenizer = load_tokenizer(model)
         if dtype == "auto" and not torch.cuda.is_available():
             dtype = "bfloat16" if cpu_has_bfloat16() else "float32"
+        if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise ConfigurationError(f"unknown dtype {dtype!r}; use auto, float32, bfloat16 or float16")
         try:
             loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # what a damaged file raises depends on where it is damaged
             raise ConfigurationError(f"cannot load a causal language model from {model}: {_first_line(error)}") from None
         version = weights_digest(model)
         name = model
@@ -79,7 +83,7 @@ class TransformersChatModel:
 
             try:
                 loaded = PeftModel.from_pretrained(loaded, adapter).merge_and_unload()
-            except (OSError, ValueError) as error:
+            except Exception as error:
                 raise ConfigurationError(f"cannot load a LoRA adapter from {adapter}: {_first_line(error)}") from None
             version = f"{version}+{weights_digest(adapter)}"
         loaded.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
@@ -223,6 +227,9 @@ class TransformersChatModel:
         )
 
 
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")
+
+
 def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model folder or Hub id, padding on the left.
 
@@ -233,11 +240,13 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
 
     if _looks_like_path(model) and not Path(model).is_dir():
         raise ConfigurationError(f"model folder {model} does not exist; give a folder, a Hub id, or `embedded`")
+    if Path(model).is_dir() and not any(list(Path(model).glob(pattern)) for pattern in _TOKENIZER_FILES):
+        raise ConfigurationError(f"model folder {model} has no tokenizer; save the tokenizer beside the weights")
     try:
         return AutoTokenizer.from_pretrained(model, padding_side="left")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # the tokenizers library raises plain exceptions
         raise ConfigurationError(
-            f"cannot load a tokenizer from {model}: {_first_line(error)}; save the tokenizer beside the weights"
+            f"cannot load a tokenizer from {model}: {_first_line(error)}; check the name, or save the tokenizer again"
         ) from None
 
 
@@ -279,4 +288,5 @@ def _looks_like_path(model: str) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return " ".join(line.strip() for line in (lines[:2] if lines[0].endswith(":") else lines[:1]))
