@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from collab.embedded_model import resolve_model
 from collab.environments.domain import Environment, Resources
 from collab.environments.registry import load_domain, load_environment
+from collab.evaluation.page import write_whole
 from collab.tasks.loading import LoadedTasks, load_tasks
 from simulators.budget import Budget, BudgetedChatModel, Price
 from simulators.chat_models.protocol import ChatModel, SamplingSettings
@@ -55,7 +56,7 @@ class Models:
         """Load a model, and note the name under which the journal files its replies, for replays."""
         model = BudgetedChatModel(backend(config, adapter), self._budget)
         known = self._identities() | {key: {"name": model.name, "weights_version": model.weights_version}}
-        self._identity_file.write_text(json.dumps(known, indent=1) + "\n")
+        write_whole(self._identity_file, f"{json.dumps(known, indent=1)}\n".encode())
         return model
 
     def _recorded(self, key: str) -> ChatModel:
@@ -89,7 +90,13 @@ class Models:
 
 
 def budget(config: Any, journal: Journal) -> Budget:
-    """Return the run's budget, less what earlier starts of it have spent."""
+    """Return the run's budget, less what earlier starts of it have spent.
+
+    Raises:
+        ConfigurationError: for a limit that lets nothing happen.
+    """
+    if config.max_open_tasks < 1:
+        raise ConfigurationError(f"max_open_tasks is {config.max_open_tasks}; it must be at least 1")
     prices = {role: Price(**plain(config[role].price)) for role in ("policy", "user", "judge")}
     priced = {role: price for role, price in prices.items() if price != Price()}
     limits = Budget(config.budget.max_calls, config.budget.max_tokens, config.budget.max_cost, priced)
@@ -183,7 +190,7 @@ def environment(config: Any, models: Models, count_tokens: Callable[[str], int] 
     if config.user.kind not in ("scripted", "role_play"):
         raise ConfigurationError(f"unknown user kind {config.user.kind!r}; known are scripted and role_play")
     resources = Resources(
-        count_tokens=count_tokens or models.tokens_of(config.policy.tokenizer or config.policy.model),
+        count_tokens=count_tokens or _policy_tokens(config.policy, models),
         user_model=models.load(config.user) if config.user.kind == "role_play" else None,
         judge_model=models.load(config.judge) if config.judge.kind == "llm" else None,
         role_play=role_play(config.user),
@@ -192,13 +199,22 @@ def environment(config: Any, models: Models, count_tokens: Callable[[str], int] 
     return load_environment(config.environment.name, resources, plain(config.environment.options))
 
 
+def _policy_tokens(config: Any, models: Models) -> Callable[[str], int]:
+    try:
+        return models.tokens_of(config.tokenizer or config.model)
+    except ConfigurationError as error:
+        if config.backend != "server":
+            raise
+        raise ConfigurationError(
+            f"tokens of a served model are counted here: set policy.tokenizer to its folder or Hub id ({error})"
+        ) from None
+
+
 def tasks(config: Any, split: str | None = None, limit: int | None = None) -> LoadedTasks:
     """Return the configured tasks, or as many of another split."""
     domain = load_domain(config.environment.name, plain(config.environment.options))
     if config.on_bad_record not in ("refuse", "skip"):
         raise ConfigurationError(f"on_bad_record is {config.on_bad_record!r}; it must be refuse or skip")
-    if config.max_open_tasks < 1:
-        raise ConfigurationError(f"max_open_tasks is {config.max_open_tasks}; it must be at least 1")
     wanted, count = split or config.split, limit or config.limit
     return load_tasks(config.tasks, domain, split=wanted, limit=count, on_bad_record=config.on_bad_record)
 

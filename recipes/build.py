@@ -17,12 +17,14 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from collab.data.builder import CandidateSource, DatasetBuilder
+from collab.data.critical_path import critical_path_s
 from collab.data.export import DatasetStatistics, as_plain, export_datasets
 from collab.data.views import PairSettings
 from collab.environments.domain import Environment
 from collab.mr import MultiturnReward
 from collab.tasks.task import Task
 from recipes import assembly
+from recipes.assembly import as_object
 from recipes.launch import launch
 from recipes.progress import Watch
 from recipes.run_folder import RunFolder
@@ -60,6 +62,7 @@ def run(config: Any) -> DatasetStatistics:
             skipped_records=len(loaded.skipped),
             outcomes=watch.outcomes(),
             calls=journal.summary(),
+            speed=watch.speed(max((critical_path_s(tree) for tree in by_task), default=0.0), as_object(config.engine)),
         )
     print_summary(folder.path, figures, journal)
     if stopped:

@@ -15,6 +15,7 @@ from collab.evaluation.run import EvaluatedConversation
 from collab.evaluation.statistics import PairedDifference, mean_and_error
 from collab.evaluation.tables import Column, PlusMinus, Row, Table
 from recipes.assembly import plain
+from simulators.conversation import ConversationTree
 from simulators.tree_file import read_trees
 
 REPLIES = {
@@ -81,12 +82,20 @@ def write(
     report.add_figure(before_after(_metrics(results)), "before_after", "Held-out tasks before and after training")
     for when in ("before", "after"):
         report.add_heading(f"Conversations {when}", level=3)
-        for tree in list(read_trees(folder / "evaluate" / when))[:4]:
+        for tree in examples(folder / "evaluate" / when):
             entry = tree.metadata["conversations"][0]
             note = f"R* {entry['total']:+.2f}" if entry["total"] is not None else f"not scored ({entry['outcome']})"
             report.add_transcript(tree.conversation(entry["leaf"]), tree.task_id, note)
     report.set_provenance(plain(config), {"run": config.seed}, seconds=summary["seconds"])
     return report.write(folder)
+
+
+def examples(folder: Path) -> list[ConversationTree]:
+    """Return the first two tasks that lack a fact and the first two that do not, in the order of the tasks."""
+    trees = sorted(read_trees(folder), key=lambda tree: tree.task_id)
+    lacking = [tree for tree in trees if tree.metadata["task"]["lacking"]]
+    complete = [tree for tree in trees if not tree.metadata["task"]["lacking"]]
+    return [*lacking[:2], *complete[:2]]
 
 
 def statistics_table(figures: DatasetStatistics) -> Table:

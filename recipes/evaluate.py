@@ -105,18 +105,25 @@ def figures(conversations: list[EvaluatedConversation]) -> dict[str, Any]:
 
 
 def print_table(results: Results) -> None:
-    """Print a column a policy, and under it how it differs from the first, with a paired 95% interval."""
+    """Print a column a policy, and how each differs from the first in R*, with a paired 95% interval."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("", *results)
-    by_policy = [figures(conversations) for conversations in results.values()]
-    for name in (name for name in by_policy[0] if name != "r_star_error"):
-        cells = [row.get(name, "-") for row in by_policy]
-        table.add_row(name, *(f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells))
-    first, *others = results.values()
-    table.add_row("R* against the first", "", *(_difference(first, other) for other in others))
+    rows = {name: figures(conversations) for name, conversations in results.items()}
+    table = Table("")
+    for name in rows:
+        table.add_column(name, justify="right")
+    for figure in dict.fromkeys(figure for row in rows.values() for figure in row):
+        table.add_row(figure, *(_cell(row.get(figure)) for row in rows.values()))
+    first = next(iter(results.values()))
+    differences = ["" if conversations is first else _difference(first, conversations) for conversations in results.values()]
+    if len(results) > 1:
+        table.add_row("R* against the first", *differences)
     Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _difference(before: list[EvaluatedConversation], after: list[EvaluatedConversation]) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from collab.mr import ScoredFuture
 from simulators.budget import Budget
 from simulators.failure_share import FailureShare
 from simulators.journal import Journal
-from simulators.progress import Progress
+from simulators.progress import EngineRates, Progress, efficiency
 
 _LINES = 10
 """How many lines a run prints where there is no terminal."""
@@ -29,11 +30,24 @@ class Watch:
     def __init__(self, journal: Journal, budget: Budget, max_failure_share: float) -> None:
         self._failures = FailureShare(max_failure_share)
         self._figures = Progress(journal.counts, budget=budget)
+        self._counts = journal.counts
 
     def observe(self, scored: ScoredFuture) -> None:
         """Count one scored future."""
         self._figures.future_done(failed=not scored.outcome.earns_reward)
         self._failures.add(scored.outcome, scored.error)
+
+    def speed(self, chain_s: float, engine: EngineRates) -> dict[str, Any] | None:
+        """Return the run's figures and how near it came to what was possible (`simulators.progress.efficiency`).
+
+        None for a run that read calls back from the journal: it did only a part of the work.
+        """
+        figures = self._figures.figures()
+        if figures.calls_reused or not figures.calls_made:
+            return None
+        wall_s = max(figures.elapsed_s, 1e-9)
+        mean_rate = {"calls_per_s": figures.calls_made / wall_s}
+        return asdict(figures) | mean_rate | efficiency(wall_s, chain_s, self._counts.values(), engine)
 
     def outcomes(self) -> dict[str, int]:
         """Return how many futures ended in each outcome, for metrics."""

@@ -13,11 +13,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from collab.evaluation.page import write_whole
 from simulators.errors import ConfigurationError, StorageError
 
 _VERSIONED = ("collab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "hydra-core")
 _FREE_TO_CHANGE = re.compile(
-    r"limit|max_open_tasks|max_failure_share|output_dir|budget\..*"
+    r"limit|max_open_tasks|max_failure_share|output_dir|(budget|engine)\..*"
     r"|(policy|user|judge)\.(urls|api_key_env|max_batch_size|max_concurrency|deadline_s|price\..*)"
 )
 """Keys that do not change what is sampled, so a run may be resumed with other values."""
@@ -39,11 +40,11 @@ class RunFolder:
         self._started = time.monotonic()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._refuse_other_configuration()
-            self._write("config.yaml", OmegaConf.to_yaml(config, resolve=True))
-            self._write("versions.json", json.dumps(versions(), indent=1) + "\n")
         except OSError as error:
             raise StorageError(f"cannot write to output_dir {self.path}: {error.strerror}") from None
+        self._refuse_other_configuration()
+        write_whole(self.path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
+        write_whole(self.path / "versions.json", f"{json.dumps(versions(), indent=1)}\n".encode())
 
     def _refuse_other_configuration(self) -> None:
         path = self.path / "config.yaml"
@@ -61,15 +62,9 @@ class RunFolder:
     def _has_results(self) -> bool:
         """True where an earlier start came so far that something would be mixed with this one's."""
         return any(
-            path.is_file() and path.name not in _WRITTEN_BEFORE_RESULTS and not _is_only_a_header(path)
+            path.is_file() and path.suffix != ".part" and path.name not in _WRITTEN_BEFORE_RESULTS and not _is_only_a_header(path)
             for path in self.path.rglob("*")
         )
-
-    def _write(self, name: str, text: str) -> None:
-        """Replace a file whole: a run that is killed now must find it readable when it starts again."""
-        temporary = self.path / f"{name}.part"
-        temporary.write_text(text)
-        temporary.replace(self.path / name)
 
     def log_metrics(self, stage: str, **figures: Any) -> None:
         """Append one line to metrics.jsonl.

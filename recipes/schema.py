@@ -13,6 +13,7 @@ from omegaconf import MISSING
 from collab.training.lora import LoraSettings
 from collab.training.online_settings import GRPOSettings, OnlineDPOSettings, PPOSettings
 from collab.training.settings import OptimizationSettings
+from simulators.progress import EngineRates
 
 
 @dataclass
@@ -128,6 +129,7 @@ class ForwardSampling:
 class Tasks:
     """What every recipe that plays conversations has in common: tasks, who plays, and what stops the run.
 
+    `engine` is what the engine allows a second, where known, for the efficiency in metrics.jsonl.
     `max_failure_share` of the latest futures may fail before the run stops; `budget` bounds what it spends.
     """
 
@@ -144,6 +146,7 @@ class Tasks:
     max_open_tasks: int = 64
     max_failure_share: float = 0.3
     budget: BudgetConfig = field(default_factory=BudgetConfig)
+    engine: EngineRates = field(default_factory=EngineRates)
 
 
 @dataclass
