@@ -8,6 +8,9 @@ import sys
 RECIPES: dict[tuple[str, ...], tuple[str, str]] = {
     ("demo",): ("recipes.demo", "the main job end to end on the embedded model: futures, MR, dataset, training, before/after"),
     ("build",): ("recipes.build", "build an MR-ranked dataset from tasks"),
+    ("merge",): ("recipes.merge", "join the shards of a build, as if one process had built them"),
+    ("import",): ("recipes.import_public", "read a dataset in the public CollabLLM columns as a run with trees and datasets"),
+    ("ablation",): ("recipes.ablation", "the same replies under every reward mechanism (CollabLLM Figures 4 and 6)"),
     ("train", "sft"): ("recipes.sft", "LoRA SFT on a build's kept conversations"),
     ("train", "dpo"): ("recipes.dpo", "offline DPO on a build's pairs"),
     ("train", "grpo"): ("recipes.grpo", "GRPO over conversations with a simulated user"),
@@ -21,6 +24,7 @@ RECIPES: dict[tuple[str, ...], tuple[str, str]] = {
     ("judge-noise",): ("recipes.judge_noise", "rate the same transcripts again and again: how noisy is a judge?"),
     ("replay",): ("recipes.replay", "reproduce a recorded run from its journal, with zero model calls"),
     ("doctor",): ("recipes.doctor", "say what this machine can do: sandbox, GPUs, packages, the embedded model"),
+    ("chat",): ("recipes.chat", "talk to a policy in the terminal, beside the simulated user"),
     ("view",): ("recipes.view", "write a self-contained HTML viewer of a run's conversation trees"),
     ("model", "fetch"): ("recipes.model_fetch", "fetch the embedded default model into the user's cache"),
 }

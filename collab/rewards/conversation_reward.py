@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collab.rewards.component import RewardComponent, ScoringError
+from collab.rewards.loop_turns import turn
 from collab.tasks.task import Task
 from simulators.conversation import Conversation, Outcome
 
@@ -59,6 +60,7 @@ class ConversationReward:
 
 
 async def _attempt(component: RewardComponent, conversation: Conversation, task: Task) -> float | ScoringError:
+    await turn()  # rules compute here and now; a thousand conversations must not do so in one go
     try:
         return await component.score(conversation, task)
     except ScoringError as error:
