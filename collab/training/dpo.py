@@ -13,6 +13,7 @@ from collab.training.adapters import save_trained
 from collab.training.chat_templates import sampling_chat_template
 from collab.training.lora import LoraSettings, load_for_training
 from collab.training.metrics_log import MetricsLog
+from collab.training.progress_bar import ProgressBar
 from collab.training.settings import OptimizationSettings, latest_checkpoint, trainer_arguments
 from simulators.chat_models.transformers_model import load_tokenizer
 from simulators.errors import ConfigurationError
@@ -37,6 +38,7 @@ def train_dpo(
         ConfigurationError: for no rows, an unknown model, a chat template that cannot be trained with, sizes that do not divide.
     """
     from datasets import Dataset
+    from transformers import PrinterCallback
     from trl import DPOConfig, DPOTrainer
 
     if not rows:
@@ -50,7 +52,8 @@ def train_dpo(
         train_dataset=Dataset.from_list([{key: row[key] for key in ("prompt", "chosen", "rejected")} for row in rows]),
         processing_class=tokenizer,
         peft_config=None if adapter else lora.peft_config(),
-        callbacks=[MetricsLog(output_dir / "metrics.jsonl", "dpo")],
+        callbacks=[MetricsLog(output_dir / "metrics.jsonl", "dpo"), ProgressBar("DPO")],
     )
+    trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=latest_checkpoint(output_dir / "checkpoints"))
     return save_trained(trainer, model, output_dir)

@@ -79,6 +79,7 @@ def trainer_arguments(kind: type, settings: OptimizationSettings, output_dir: Pa
         "save_total_limit": 2,
         "logging_steps": settings.logging_steps,
         "report_to": settings.report_to,
+        "disable_tqdm": True,
         "use_cpu": on_cpu,
         "bf16": not on_cpu and torch.cuda.is_bf16_supported(),
         **extra,

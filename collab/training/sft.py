@@ -13,6 +13,7 @@ from collab.training.adapters import save_trained
 from collab.training.chat_templates import training_chat_template
 from collab.training.lora import LoraSettings, load_for_training
 from collab.training.metrics_log import MetricsLog
+from collab.training.progress_bar import ProgressBar
 from collab.training.settings import OptimizationSettings, latest_checkpoint, trainer_arguments
 from simulators.chat_models.transformers_model import load_tokenizer
 from simulators.errors import ConfigurationError
@@ -37,6 +38,7 @@ def train_sft(
         ConfigurationError: for no rows, an unknown model, a chat template that cannot be trained with, sizes that do not divide.
     """
     from datasets import Dataset
+    from transformers import PrinterCallback
     from trl import SFTConfig, SFTTrainer
 
     if not rows:
@@ -52,7 +54,8 @@ def train_sft(
         train_dataset=Dataset.from_list([{"messages": row["messages"]} for row in rows]),
         processing_class=tokenizer,
         peft_config=None if adapter else lora.peft_config(),
-        callbacks=[MetricsLog(output_dir / "metrics.jsonl", "sft")],
+        callbacks=[MetricsLog(output_dir / "metrics.jsonl", "sft"), ProgressBar("SFT")],
     )
+    trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=latest_checkpoint(output_dir / "checkpoints"))
     return save_trained(trainer, model, output_dir)

@@ -1,0 +1,145 @@
+"""What the online methods' `train_*` functions share: from settings and tasks to a trained folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collab.environments.domain import Environment
+from collab.tasks.task import Task
+from collab.training.adapters import save_trained
+from collab.training.chat_templates import sampling_chat_template
+from collab.training.episodes import EpisodeStart
+from collab.training.lora import LoraSettings, load_for_training
+from collab.training.metrics_log import MetricsLog
+from collab.training.online_settings import RolloutSettings
+from collab.training.rollout_journal import fingerprint
+from collab.training.settings import OptimizationSettings, latest_checkpoint, trainer_arguments
+from collab.training.trl_hooks import check_trl
+from simulators.chat_models.transformers_model import load_tokenizer
+from simulators.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collab.training.conversation_trainer import ConversationSource, ConversationTrainer
+
+
+@dataclass(slots=True)
+class OnlineRun:
+    """One run of an online method; the fields are the arguments of its `train_*` function."""
+
+    method: str
+    environment: Environment
+    tasks: Sequence[Task | EpisodeStart]
+    eval_tasks: Sequence[Task | EpisodeStart]
+    model: str
+    adapter: str | None
+    output_dir: Path
+    lora: LoraSettings
+    optimization: OptimizationSettings
+    seed: int
+
+    def check_sizes(self, group_size: int) -> None:
+        """Check what TRL would fail on later, or silently train nothing on.
+
+        Raises:
+            ConfigurationError: when the batch does not hold whole groups, or there are fewer tasks than a batch takes.
+        """
+        check_trl()
+        batch = self.optimization.batch_size
+        if batch % group_size:
+            raise ConfigurationError(f"batch_size {batch} does not hold whole groups of {group_size}; make it a multiple")
+        if batch < 2:
+            raise ConfigurationError(f"batch_size is {batch}; online training needs at least 2 conversations a step")
+        if len(self.tasks) < batch // group_size:
+            raise ConfigurationError(
+                f"there are {len(self.tasks)} task(s), and one step takes {batch // group_size} (batch_size {batch} in groups of "
+                f"{group_size}); give more tasks or lower batch_size"
+            )
+
+    def source(self, settings: Any, **kind: Any) -> ConversationSource:
+        """Return what the trainer plays; `settings` are the method's own, with `.rollout` in them."""
+        from collab.training.conversation_trainer import ConversationSource
+
+        decisive = [self.method, self.environment.name, self.model, self.adapter, self.seed, asdict(settings)]
+        return ConversationSource(
+            self.environment,
+            _starts(self.tasks),
+            settings.rollout,
+            self.output_dir,
+            fingerprint(*decisive, asdict(self.lora), asdict(self.optimization)),
+            self.optimization.max_length,
+            self.seed,
+            _starts(self.eval_tasks),
+            **kind,
+        )
+
+    def common(self) -> dict[str, Any]:
+        """Return what every trainer of this run is given: model, tokenizer, a new adapter's configuration, callbacks."""
+        tokenizer = load_tokenizer(self.model)
+        tokenizer.chat_template = sampling_chat_template(tokenizer)
+        return {
+            "model": load_for_training(self.model, self.adapter, self.lora),
+            "tokenizer": tokenizer,
+            "peft_config": None if self.adapter else self.lora.peft_config(),
+            "callbacks": [MetricsLog(self.output_dir / "metrics.jsonl", self.method)],
+        }
+
+    def train(self, trainer: ConversationTrainer) -> Path:
+        """Train from the newest checkpoint on, save, and return the folder."""
+        try:
+            trainer.train(resume_from_checkpoint=latest_checkpoint(self.output_dir / "checkpoints"))
+            trainer.save_beside(self.output_dir)
+            return save_trained(trainer, self.model, self.output_dir)
+        finally:
+            trainer.close()
+
+
+def online_arguments(
+    run: OnlineRun,
+    rollout: RolloutSettings,
+    *,
+    group_size: int,
+    updates_per_rollout: int,
+    iterations: int,
+    eval_steps: int,
+    **method: Any,
+) -> Any:
+    """Build TRL's arguments from ours. LoRA dropout is off: the policy that samples and the one that is trained are the same.
+
+    Raises:
+        ConfigurationError: when sizes do not divide or TRL does not know an argument.
+    """
+    from trl import GRPOConfig
+
+    accumulation = run.optimization.accumulation_steps(int(os.environ.get("WORLD_SIZE", "1")))
+    turns = rollout.max_turns or run.environment.max_turns
+    evaluation: dict[str, Any] = {}
+    if run.eval_tasks and eval_steps:
+        evaluation = {"eval_strategy": "steps", "eval_steps": eval_steps, "eval_on_start": True}
+    arguments = trainer_arguments(
+        GRPOConfig,
+        run.optimization,
+        run.output_dir / "checkpoints",
+        run.seed,
+        num_generations=max(group_size, 2),
+        num_generations_eval=group_size,
+        max_completion_length=rollout.max_tokens * turns,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        num_iterations=iterations,
+        steps_per_generation=accumulation * updates_per_rollout,
+        per_device_eval_batch_size=-(-run.optimization.per_device_batch_size // group_size) * group_size,
+        disable_dropout=True,
+        log_completions=False,
+        **evaluation,
+        **method,
+    )
+    arguments.num_generations = group_size  # TRL refuses 1, which a method with a critic may use
+    return arguments
+
+
+def _starts(tasks: Sequence[Task | EpisodeStart]) -> list[EpisodeStart]:
+    return [task if isinstance(task, EpisodeStart) else EpisodeStart(task) for task in tasks]

@@ -1,0 +1,92 @@
+"""The journal of finished episodes: a run that is killed in the middle of a rollout starts again with what it had finished.
+
+An episode is written down the moment it is finished, under a key made of everything that decides it: the run's settings, model,
+seed and optimization (`fingerprint`), the rollout's name, the start and the sample's index. A resumed run trains up to the same
+rollout with the same weights, asks for the same keys, and plays only what is missing. With other settings the keys differ, so
+an episode of other weights is never taken for one of these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from collab.training.episodes import Episode, PolicyTurn
+from simulators.conversation import Outcome
+from simulators.record_file import RecordFile
+
+VERSION = 1
+
+
+class RolloutJournal:
+    """The finished episodes of one process; those that other processes left behind in the folder are read as well.
+
+    `reused` counts the episodes that were read back since it was last reset.
+
+    Raises:
+        ConfigurationError, StorageError: as `RecordFile` does.
+    """
+
+    def __init__(self, folder: Path, rank: int, fingerprint: str) -> None:
+        self._path = folder / f"episodes-{rank}.jsonl"
+        self._fingerprint = fingerprint
+        self._file = RecordFile(self._path, "episodes", VERSION)
+        self._finished: dict[str, list[dict[str, Any]]] = {}
+        self.reused = 0
+        for path in sorted(folder.glob("episodes-*.jsonl")):
+            file = self._file if path == self._path else RecordFile(path, "episodes", VERSION, writable=False)
+            for _, _, record in file.records():
+                self._finished[record["key"]] = record["episodes"]
+            if file is not self._file:
+                file.close()
+
+    def recall(self, round_name: str, start_id: str, sample: int) -> list[Episode] | None:
+        """Return what was finished for one sample of a start, None when nothing was."""
+        found = self._finished.get(self._key(round_name, start_id, sample))
+        if found is None:
+            return None
+        self.reused += 1
+        return [_episode(record) for record in found]
+
+    def record(self, round_name: str, start_id: str, sample: int, episodes: list[Episode]) -> None:
+        """Write down a finished conversation; it is on its way to the disk when this returns.
+
+        Episodes that failed for reasons outside the policy are not written: a resumed run tries them again.
+
+        Raises:
+            StorageError: when the disk refuses.
+        """
+        if any(episode.reward is None for episode in episodes):
+            return
+        key = self._key(round_name, start_id, sample)
+        self._file.append({"key": key, "episodes": [asdict(episode) for episode in episodes]})
+
+    def forget(self) -> None:
+        """Start the file anew: a checkpoint has been saved, and no resumed run will ask for what came before it."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+        self._finished.clear()
+        self._file = RecordFile(self._path, "episodes", VERSION)
+
+    def close(self) -> None:
+        """Close the file and give up its lock."""
+        self._file.close()
+
+    def _key(self, round_name: str, start_id: str, sample: int) -> str:
+        parts = json.dumps([self._fingerprint, round_name, start_id, sample])
+        return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def fingerprint(*parts: Any) -> str:
+    """Return a digest of settings and names: equal for equal values, whatever process makes it."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _episode(record: dict[str, Any]) -> Episode:
+    data = dict(record)
+    data["outcome"] = Outcome(data["outcome"])
+    data["turns"] = [PolicyTurn(**turn) for turn in data["turns"]]
+    return Episode(**data)

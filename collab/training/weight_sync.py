@@ -1,0 +1,105 @@
+"""How a sampler comes to see the policy's current weights. One interface; which engine samples decides what it takes.
+
+Transformers samples from the very weights that are trained: nothing to do. For vLLM on GPUs TRL's own transfer is used (NCCL to a
+server, in place in the process). On CPU neither exists, and the weights go over a file in shared memory (server) or through the
+model runner (in process). Every way drops the engine's prefix cache: keys and values of old weights must never be met again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any, Protocol
+
+from simulators.errors import ChatModelError
+
+
+class WeightSync(Protocol):
+    """Pushes weights to where sampling happens."""
+
+    def push(self) -> None:
+        """Make the sampler see the weights as they are now. Gathering may be collective, so every rank calls it.
+
+        Raises:
+            ChatModelError: when the engine did not take them.
+        """
+        ...
+
+
+class SharedWeights:
+    """The sampler holds the trained model itself."""
+
+    def push(self) -> None:
+        """Nothing to do."""
+
+
+class TRLTransfer:
+    """TRL's own synchronisation, for vLLM on GPUs; `generation` is TRL's VLLMGeneration."""
+
+    def __init__(self, generation: Any) -> None:
+        self._generation = generation
+
+    def push(self) -> None:
+        """Send every tensor over NCCL (server) or load it in place (in process), and reset the prefix cache."""
+        self._generation.sync_weights()
+
+
+class SharedMemoryReload:
+    """For a vLLM server on this machine's CPU: the weights are written to memory, and the server told to load them from there.
+
+    The server must run with VLLM_SERVER_DEV_MODE=1 and see the same /dev/shm. `folder` is made new for every trainer.
+    """
+
+    def __init__(self, generation: Any, server_url: str) -> None:
+        self._generation = generation
+        self._url = server_url.rstrip("/")
+        shared_memory = Path("/dev/shm")
+        self._folder = Path(tempfile.mkdtemp(prefix="collab-weights-", dir=shared_memory if shared_memory.is_dir() else None))
+
+    def push(self) -> None:
+        """Write the weights on rank 0 and have the server load them."""
+        import torch
+        from safetensors.torch import save_file
+
+        # PEFT's merged weights are views of one storage at times; safetensors wants each tensor by itself.
+        weights = {
+            name: parameter.detach().to("cpu", torch.bfloat16).clone().contiguous()
+            for name, parameter in self._generation._iter_named_params()
+        }
+        if not self._generation.accelerator.is_main_process:
+            return
+        partial = self._folder / "model.partial"
+        save_file(weights, partial)
+        partial.replace(self._folder / "model.safetensors")
+        self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}})
+        self._post("/reset_prefix_cache", {})
+
+    def _post(self, path: str, body: dict[str, Any]) -> None:
+        request = urllib.request.Request(
+            self._url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
+        )
+        try:
+            with contextlib.closing(urllib.request.urlopen(request, timeout=600)):
+                pass
+        except OSError as error:
+            raise ChatModelError(
+                f"the vLLM server at {self._url} did not take the new weights ({error}); start it with VLLM_SERVER_DEV_MODE=1"
+            ) from None
+
+
+class RunnerReload:
+    """For vLLM in process on CPU, whose linear layers are packed at load time: the whole set goes through the model runner."""
+
+    def __init__(self, generation: Any) -> None:
+        self._generation = generation
+
+    def push(self) -> None:
+        """Reload all weights in place and reset the prefix cache."""
+        runner = self._generation.llm.llm_engine.model_executor.driver_worker.model_runner
+        dtype = runner.model_config.dtype
+        weights = ((name, parameter.detach().to(dtype)) for name, parameter in self._generation._iter_named_params())
+        runner.reload_weights(weights_iterator=weights)
+        self._generation.llm.reset_prefix_cache()
