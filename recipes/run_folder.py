@@ -18,10 +18,11 @@ from simulators.errors import ConfigurationError, StorageError
 
 _VERSIONED = ("collab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "hydra-core")
 _FREE_TO_CHANGE = re.compile(
-    r"limit|max_open_tasks|max_failure_share|output_dir|(budget|engine)\..*"
+    r"limit|max_open_tasks|max_failure_share|output_dir|(budget|engine)\..*|push_to|push_private|licence"
+    r"|min_gap|min_chosen_mr|min_components.*|pairs_per_turn|length_quantiles|splits.*|deduplicate|public_columns"
     r"|(policy|user|judge)\.(urls|api_key_env|max_batch_size|max_concurrency|deadline_s|price\..*)"
 )
-"""Keys that do not change what is sampled, so a run may be resumed with other values."""
+"""Keys that do not change what is sampled, so a run may be resumed (or its datasets written again) with other values."""
 _WRITTEN_BEFORE_RESULTS = ("config.yaml", "versions.json", "models.json")
 
 

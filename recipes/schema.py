@@ -5,6 +5,7 @@ overridden: `collab build environment=math_chat policy.sampling.temperature=0.7`
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -48,9 +49,9 @@ class BudgetConfig:
 
 @dataclass
 class Model:
-    """A chat model. `backend` is transformers (in process) or server (any OpenAI-compatible one, vLLM for one).
+    """A chat model. `backend` is transformers or vllm_in_process (both in process), or server (any OpenAI-compatible one).
 
-    `model` is `embedded`, a folder or a Hub id; for a server, the name it serves. `adapter` is a LoRA folder (transformers).
+    `model` is `embedded`, a folder or a Hub id; for a server, the name it serves. `adapter` is a LoRA folder (in process).
     `api_key_env` names the environment variable with a server's API key; `extensions` says that it is a vLLM server;
     `tokenizer` counts tokens where the served name is not a model that can be loaded.
     """
@@ -72,7 +73,7 @@ class Model:
 
 @dataclass
 class PolicyConfig(Model):
-    """The assistant. `prompt` is `none`, `proactive` (the environment's Proactive Base) or the text of a system prompt."""
+    """The assistant. `prompt` is `none`, `base` or `proactive` (the environment's, CollabLLM section 4), or a system prompt."""
 
     sampling: Sampling = field(default_factory=Sampling)
     prompt: str = "none"
@@ -106,9 +107,13 @@ class EnvironmentConfig:
 
 @dataclass
 class Candidate:
-    """One source of candidate replies: how many a turn, and what differs from the policy (null: nothing)."""
+    """One source of candidate replies: how many a turn, and what differs from the policy (null: nothing).
+
+    `policy` overrides keys of the policy, for another model: `{backend: server, model: NAME, urls: [...]}`.
+    """
 
     count: int = 1
+    policy: dict[str, Any] = field(default_factory=dict)
     prompt: str | None = None
     reply_prefixes: list[str] = field(default_factory=list)
     temperature: float | None = None
@@ -119,10 +124,24 @@ class Candidate:
 
 @dataclass
 class ForwardSampling:
-    """How MR is estimated (CollabLLM Table 6: window 2, 3 futures)."""
+    """How MR is estimated (CollabLLM Table 6: window 2, 3 futures).
+
+    With `max_samples` the candidates of a turn get up to so many futures, until their best is known at `confidence`; the MR that
+    is reported is over the first `num_samples` (simulators.adaptive_sampling).
+    """
 
     window_turns: int = 2
     num_samples: int = 3
+    max_samples: int | None = None
+    confidence: float = 0.95
+
+
+@dataclass
+class Shard:
+    """Which part of the tasks this process builds: every `count`th, from the `index`th on. `collab merge` joins the parts."""
+
+    index: int = 0
+    count: int = 1
 
 
 @dataclass
@@ -150,15 +169,89 @@ class Tasks:
 
 
 @dataclass
+class Chat(Tasks):
+    """`collab chat`; `task` is the number of the task to talk about, from 0."""
+
+    task: int = 0
+
+
+@dataclass
 class Build(Tasks):
-    """`collab build`: tasks -> trees -> SFT and DPO datasets."""
+    """`collab build`: tasks -> trees -> SFT and DPO datasets.
+
+    `max_turns` and `max_conversation_tokens` bound a conversation. What makes a pair or an SFT reply: `min_gap`, `min_chosen_mr`,
+    and a least mean for any reward component in `min_components` (collab.data.views.PairSettings); `length_quantiles` balances
+    pairs by length. `splits` are shares by name, by task. `public_columns` adds the public CollabLLM layout. `licence` is that of
+    the tasks, where it is not known by itself. `push_to` is a dataset on the Hub to push to; null: nothing leaves this machine.
+    """
 
     candidates: dict[str, Candidate] = field(default_factory=dict)
     forward_sampling: ForwardSampling = field(default_factory=ForwardSampling)
     max_turns: int | None = None
+    max_conversation_tokens: int | None = None
     min_chosen_mr: float | None = None
+    min_components: dict[str, float] = field(default_factory=dict)
     min_gap: float = 0.0
     pairs_per_turn: int = 1
+    length_quantiles: int | None = None
+    splits: dict[str, float] = field(default_factory=dict)
+    deduplicate: bool = True
+    public_columns: bool = False
+    licence: str | None = None
+    shard: Shard = field(default_factory=Shard)
+    push_to: str | None = None
+    push_private: bool = True
+
+
+@dataclass
+class Merge:
+    """`collab merge`: the shards of one build, as if one process had built them.
+
+    `output_dir` is that of the build. `allow_missing` merges what is there when shards, or tasks of theirs, are not finished.
+    """
+
+    output_dir: str = MISSING
+    allow_missing: bool = False
+    push_to: str | None = None
+    push_private: bool = True
+
+
+@dataclass
+class ImportPublic:
+    """`collab import`: a dataset in the columns of `collabllm/collabllm-multiturn-*` as a run with trees and datasets.
+
+    `data` is a Hub id, a .parquet, .jsonl or .json file, or a folder saved by `datasets`. The rest is as in `collab build`.
+    """
+
+    data: str = MISSING
+    split: str = "train"
+    on_bad_record: str = "refuse"
+    output_dir: str = MISSING
+    min_chosen_mr: float | None = None
+    min_components: dict[str, float] = field(default_factory=dict)
+    min_gap: float = 0.0
+    pairs_per_turn: int = 1
+    length_quantiles: int | None = None
+    splits: dict[str, float] = field(default_factory=dict)
+    deduplicate: bool = True
+    public_columns: bool = True
+    licence: str | None = None
+    seed: int = 0
+
+
+@dataclass
+class Ablation(Tasks):
+    """`collab ablation`: the same candidate replies under every reward mechanism (CollabLLM section 5.1, Figures 4 and 6).
+
+    Candidates are replies to the tasks' openings. `windows` are those of the MR mechanisms, with `num_samples` futures each;
+    what a choice is worth is measured on `outcome_samples` other conversations played to their end.
+    """
+
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    windows: list[int] = field(default_factory=lambda: [1, 2, 3])
+    num_samples: int = 3
+    outcome_samples: int = 3
+    min_gap: float = 0.0
 
 
 @dataclass
@@ -304,19 +397,24 @@ class Demo:
 
 
 SCHEMAS = {
+    "ablation": Ablation,
     "build": Build,
+    "chat": Chat,
     "demo": Demo,
     "dpo": Dpo,
     "evaluate": Evaluate,
     "grpo": Grpo,
+    "import_public": ImportPublic,
     "judge_noise": JudgeNoiseConfig,
     "lost_in_conversation": LostInConversation,
+    "merge": Merge,
     "online_dpo": OnlineDpo,
     "ppo": Ppo,
     "sft": Sft,
 }
 
 
+@cache
 def register() -> None:
     """Make the schemas known to Hydra as `schema/<recipe>`."""
     store = ConfigStore.instance()

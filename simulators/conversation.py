@@ -10,7 +10,7 @@ A *turn* is one user message and the policy's reply to it: {u_j, m_j} in CollabL
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -189,5 +189,10 @@ def _node_record(node: Node) -> dict[str, Any]:
     record = {name: value for name in _NODE_FIELDS if (value := getattr(node, name)) not in (None, {}, [])}
     record["message"] = node.message.as_dict()
     if node.usage is not None:
-        record["usage"] = asdict(node.usage)
+        usage = node.usage
+        record["usage"] = {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+        }
     return record

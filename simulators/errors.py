@@ -4,6 +4,9 @@ A future that fails is data: it ends in an `Outcome` and is counted. A `Configur
 would fail in the same way, so it stops the run with one sentence for the person who started it.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class CollabError(Exception):
     """Base of every error this project raises on purpose; its text is one sentence fit for a terminal."""
@@ -46,3 +49,9 @@ class ReplayMiss(ConfigurationError):
 
 class StorageError(CollabError):
     """The disk refused a record (full, read-only); everything written before it is intact."""
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return " (did you mean ...?)" for the known name that is most like `name`, "" where none is: the tail of a sentence."""
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""

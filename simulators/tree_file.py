@@ -23,6 +23,11 @@ class TreeFile:
     def path(self) -> Path:
         return self._file.path
 
+    @property
+    def task_ids(self) -> list[str]:
+        """The tasks that are stored, in the order they were finished."""
+        return list(self._where)
+
     def __contains__(self, task_id: str) -> bool:
         return task_id in self._where
 
@@ -56,6 +61,12 @@ class TreeFile:
     def close(self) -> None:
         """Close the file and give up the lock."""
         self._file.close()
+
+    def __enter__(self) -> TreeFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def read_trees(path: Path) -> Iterator[ConversationTree]:

@@ -18,6 +18,7 @@ from typing import Any
 from collab.environments.domain import Environment
 from collab.mr import MREstimate, MultiturnReward, ScoredFuture
 from collab.tasks.task import Task
+from simulators.adaptive_sampling import AdaptiveSampling
 from simulators.conversation import Conversation, ConversationTree, Message, Outcome
 from simulators.errors import ChatModelError, ConfigurationError, ContextOverflow, SimulatorError
 from simulators.forward_sampling import Future, Step, add_step, sample_reply
@@ -52,10 +53,12 @@ class DatasetBuilder:
     """Builds one conversation tree a task.
 
     `reward` plays and scores the futures, with the policy that is to be trained. `max_turns` bounds the kept conversation
-    (None: the environment's own limit).
+    (None: the environment's own limit), and so does `max_tokens`: a conversation of more is not carried on. With `adaptive` the
+    candidates of a turn get as many futures as their ranking needs, `reward.num_samples` at least, which alone are reported.
 
     Raises:
-        ConfigurationError: with fewer than two candidates a turn there is nothing to rank; nor without a turn.
+        ConfigurationError: with fewer than two candidates a turn there is nothing to rank; nor without a turn or a token; nor
+            where `adaptive` starts from another number of futures than `reward` reports.
     """
 
     environment: Environment
@@ -63,23 +66,39 @@ class DatasetBuilder:
     sources: Sequence[CandidateSource]
     seed: int = 0
     max_turns: int | None = None
+    max_tokens: int | None = None
+    adaptive: AdaptiveSampling | None = None
 
     def __post_init__(self) -> None:
         if sum(source.count for source in self.sources) < 2:
             raise ConfigurationError("the builder ranks candidates: give it at least two a turn (sources and their counts)")
         if self.max_turns is not None and self.max_turns < 1:
             raise ConfigurationError(f"max_turns is {self.max_turns}; a conversation has at least one turn")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ConfigurationError(f"max_tokens is {self.max_tokens}; a conversation has at least one token")
+        if self.adaptive is not None and self.adaptive.min_futures != self.reward.num_samples:
+            raise ConfigurationError(
+                f"adaptive sampling starts from {self.adaptive.min_futures} futures, and MR is reported over "
+                f"{self.reward.num_samples}; the two must be equal"
+            )
 
     async def build(self, task: Task, metadata: dict[str, Any] | None = None) -> ConversationTree:
         """Build the tree of one task.
 
-        A task whose user cannot open or go on, or none of whose candidates could be scored at some turn, ends there; the tree's
-        metadata then has `stopped`, with the reason.
+        A task that cannot be prepared, whose user cannot open or go on, or none of whose candidates could be scored at some
+        turn, ends there; the tree's metadata then has `stopped`, with the reason.
 
         Raises:
             ConfigurationError: as the models do.
         """
         tree = ConversationTree(task.id, self._metadata(task) | (metadata or {}))
+        try:
+            task = await self.environment.prepare(task)
+        except (SimulatorError, ChatModelError) as error:
+            tree.metadata["stopped"] = f"turn 1: the task could not be prepared: {error}"
+            self._observe_failure((), error)
+            return tree
+        tree.metadata["goal"] = task.goal
         history_id = await self._user_turn(tree, None, task, turn=1)
         if history_id is None:
             tree.metadata.setdefault("stopped", "turn 1: the user left before it said anything")
@@ -95,9 +114,15 @@ class DatasetBuilder:
                 break
             if history_id is None and self.reward.window_turns == 0 and turn < limit:
                 history_id = await self._user_turn(tree, chosen_id, task, turn + 1)
-            if history_id is None:
+            if history_id is None or self._is_full(tree.conversation(history_id)):
                 break
         return tree
+
+    def _is_full(self, conversation: Conversation) -> bool:
+        if self.max_tokens is None:
+            return False
+        count = self.environment.resources.count_tokens
+        return sum(count(message.content) for message in conversation) > self.max_tokens
 
     def _metadata(self, task: Task) -> dict[str, Any]:
         return {
@@ -105,6 +130,7 @@ class DatasetBuilder:
             "goal": task.goal,
             "reference": task.reference,
             "task": dict(task.metadata),
+            "reward": {component.name: weight for component, weight in self.environment.reward.terms},
             "window_turns": self.reward.window_turns,
             "num_samples": self.reward.num_samples,
             "seed": self.seed,
@@ -128,13 +154,30 @@ class DatasetBuilder:
                 raise result
             else:
                 distinct.setdefault(result.message.content, (index, policy.name, result))
-        estimates = await asyncio.gather(
-            *(self.reward.estimate((*history, step.message), task, candidate_index=index) for index, _, step in distinct.values())
-        )
+        found = list(distinct.values())
+        conversations = [(*history, step.message) for _, _, step in found]
+        estimates = await self._estimates(conversations, [index for index, _, _ in found], task)
         return [
             Candidate(index, source, step, estimate)
-            for (index, source, step), estimate in zip(distinct.values(), estimates, strict=True)
-        ]
+            for (index, source, step), estimate in zip(found, estimates, strict=True)
+        ]  # fmt: skip
+
+    async def _estimates(self, conversations: list[Conversation], indices: list[int], task: Task) -> list[MREstimate]:
+        """Estimate the MR of every candidate, each with as many futures, or with as many as their ranking needs."""
+        if self.adaptive is None or len(conversations) < 2 or self.reward.window_turns == 0:
+            together = zip(conversations, indices, strict=True)
+            return list(await asyncio.gather(*(self.reward.estimate(each, task, index) for each, index in together)))
+        played: list[dict[int, ScoredFuture]] = [{} for _ in conversations]
+
+        async def play(candidate: int, future: int) -> float | None:
+            scored = await self.reward.scored_future(conversations[candidate], task, future, indices[candidate])
+            played[candidate][future] = scored
+            return scored.reward
+
+        await self.adaptive.rank(play, len(conversations))
+        reported = self.reward.num_samples
+        in_order = [[futures[index] for index in sorted(futures)] for futures in played]
+        return [MREstimate(tuple(futures[:reported]), tuple(futures[reported:])) for futures in in_order]
 
     async def _user_turn(self, tree: ConversationTree, after: int | None, task: Task, turn: int) -> int | None:
         """Ask the user itself where no future holds its turn (the opening; window 0); None when it leaves or fails."""
@@ -160,9 +203,17 @@ class DatasetBuilder:
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that have an MR, best first; equals keep the order they were sampled in."""
-    scored = [(mean, candidate) for candidate in candidates if (mean := candidate.estimate.mean) is not None]
-    return [candidate for _, candidate in sorted(scored, key=lambda pair: -pair[0])]
+    """Return the candidates that have an MR, best first; equals keep the order they were sampled in.
+
+    Under adaptive sampling those that stayed in longest come first: more futures were drawn for them because they looked better
+    whenever they were compared.
+    """
+    scored = [
+        (len(candidate.estimate.extra), worth, candidate)
+        for candidate in candidates
+        if candidate.estimate.mean is not None and (worth := candidate.estimate.ranking_mean) is not None
+    ]
+    return [candidate for _, _, candidate in sorted(scored, key=lambda each: (-each[0], -each[1]))]
 
 
 def _first_error(tree: ConversationTree, turn: int, candidates: Sequence[Candidate]) -> str | None:

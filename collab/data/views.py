@@ -1,4 +1,4 @@
-"""Views of conversation trees as rows to train on: SFT conversations, DPO pairs, prompts.
+"""Views of conversation trees as rows to train on: SFT conversations and DPO pairs.
 
 Rows are plain dictionaries in TRL's conversational formats, with where they came from (`task_id`, node ids) beside them, so
 that every row can be traced back to its tree.
@@ -6,11 +6,13 @@ that every row can be traced back to its tree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from collab.data.length_balance import LengthPair, balanced_by_length
 from simulators.conversation import ConversationTree, Node
+from simulators.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +20,44 @@ class PairSettings:
     """Which pairs a turn gives.
 
     A pair's chosen reply is the best one, its rejected reply the worst; `pairs_per_turn` n takes the n worst. Pairs whose MR gap
-    is below `min_gap` are dropped, and so are pairs whose chosen MR is below `min_chosen_mr`.
+    is below `min_gap` are dropped, and so are pairs whose chosen MR is below `min_chosen_mr`, or whose chosen reply has a mean
+    below `min_components` in some reward component (or lacks it).
+
+    With `length_quantiles` n, chosen and rejected are of one n-quantile of the lengths of all replies, whatever their ranks, and
+    as many chosen replies are longer as are shorter (`collab.data.length_balance`).
+
+    Raises:
+        ConfigurationError: for fewer than one pair a turn, or fewer than two quantiles.
     """
 
     min_gap: float = 0.0
     min_chosen_mr: float | None = None
     pairs_per_turn: int = 1
+    min_components: Mapping[str, float] = field(default_factory=dict)
+    length_quantiles: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.pairs_per_turn < 1:
+            raise ConfigurationError(f"pairs_per_turn is {self.pairs_per_turn}; it must be at least 1")
+        if self.length_quantiles is not None and self.length_quantiles < 2:
+            raise ConfigurationError(f"length_quantiles is {self.length_quantiles}; it must be at least 2 (null: no balancing)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A better and a worse reply to one user message, as nodes of their tree."""
+
+    turn: int
+    prompt: Node
+    chosen: Node
+    rejected: Node
+
+    @property
+    def gap(self) -> float:
+        """The difference of their reported MRs."""
+        better, worse = mr_of(self.chosen), mr_of(self.rejected)
+        assert better is not None and worse is not None
+        return better - worse
 
 
 def kept_nodes(tree: ConversationTree) -> list[Node]:
@@ -47,6 +81,21 @@ def mr_of(node: Node) -> float | None:
     return None if mean is None else float(mean)
 
 
+def components_of(node: Node) -> Mapping[str, float]:
+    """Return the means of a candidate's reward components."""
+    components = node.annotations.get("mr", {}).get("components")
+    return components if isinstance(components, Mapping) else {}
+
+
+def ranked_replies(tree: ConversationTree, user_node_id: int) -> list[Node]:
+    """Return the candidates that have an MR, best first: by the rank the builder gave them, else by MR."""
+    scored = [node for node in candidates(tree, user_node_id) if mr_of(node) is not None]
+    ranks = [node.annotations["candidate"].get("rank") for node in scored]
+    if None not in ranks:
+        return [node for _, node in sorted(zip(ranks, scored, strict=True), key=lambda each: each[0])]
+    return sorted(scored, key=lambda node: (-(mr_of(node) or 0.0), node.id))
+
+
 def sft_rows(trees: Iterable[ConversationTree], min_chosen_mr: float | None = None) -> Iterator[dict[str, Any]]:
     """Yield the kept conversations as `{"messages": [...], "task_id", "mr", "turns"}`, one a tree.
 
@@ -54,54 +103,105 @@ def sft_rows(trees: Iterable[ConversationTree], min_chosen_mr: float | None = No
     be worth imitating. `mr` is the mean over its replies.
     """
     for tree in trees:
-        messages: list[dict[str, str]] = []
-        worths: list[float] = []
-        good = 0
-        for node in kept_nodes(tree):
-            if node.message.role == "assistant":
-                worth = mr_of(node)
-                if worth is None or (min_chosen_mr is not None and worth < min_chosen_mr):
-                    break
-                worths.append(worth)
-                good = len(messages) + 1
-            messages.append(node.message.as_dict())
-        if good:
-            yield {
-                "messages": messages[:good],
-                "task_id": tree.task_id,
-                "mr": sum(worths) / len(worths),
-                "turns": len(worths),
-            }
+        if (row := sft_row(tree, PairSettings(min_chosen_mr=min_chosen_mr))) is not None:
+            yield row
+
+
+def sft_row(tree: ConversationTree, settings: PairSettings) -> dict[str, Any] | None:
+    """Return a tree's kept conversation, cut before the first reply that is not good enough; None where nothing is left."""
+    messages: list[dict[str, str]] = []
+    worths: list[float] = []
+    good = 0
+    for node in kept_nodes(tree):
+        if node.message.role == "assistant":
+            worth = mr_of(node)
+            if worth is None or not good_enough(node, settings):
+                break
+            worths.append(worth)
+            good = len(messages) + 1
+        messages.append(node.message.as_dict())
+    if not good:
+        return None
+    return {"messages": messages[:good], "task_id": tree.task_id, "mr": sum(worths) / len(worths), "turns": len(worths)}
+
+
+def good_enough(node: Node, settings: PairSettings) -> bool:
+    """True for a reply whose MR and components reach the thresholds for chosen replies."""
+    worth = mr_of(node)
+    if worth is None or (settings.min_chosen_mr is not None and worth < settings.min_chosen_mr):
+        return False
+    found = components_of(node)
+    return all(found.get(name) is not None and found[name] >= least for name, least in settings.min_components.items())
 
 
 def dpo_rows(trees: Iterable[ConversationTree], settings: PairSettings | None = None) -> Iterator[dict[str, Any]]:
-    """Yield preference pairs as `{"prompt", "chosen", "rejected", "task_id", "turn", "mr_chosen", "mr_rejected", ...}`."""
+    """Yield preference pairs as `{"prompt", "chosen", "rejected", "task_id", "turn", "mr_chosen", "mr_rejected", ...}`.
+
+    With `settings.length_quantiles` the trees are iterated twice, so they must be a sequence or the like.
+    """
     settings = settings or PairSettings()
+    wanted = None if settings.length_quantiles is None else balanced_pairs(trees, settings)
     for tree in trees:
-        turn = 0
+        for pair in pairs_of(tree, settings, wanted):
+            yield dpo_row(tree, pair)
+
+
+Wanted = frozenset[tuple[str, int, int]]
+"""Pairs that were picked over a whole dataset, as (task, chosen node, rejected node)."""
+
+
+def pairs_of(tree: ConversationTree, settings: PairSettings, wanted: Wanted | None = None) -> Iterator[Pair]:
+    """Yield the pairs of a tree; with `wanted` those of all possible ones that are in it."""
+    turn = 0
+    for node in kept_nodes(tree):
+        if node.message.role != "user":
+            continue
+        turn += 1
+        replies = ranked_replies(tree, node.id)
+        if wanted is not None:
+            every = [(better, worse) for place, better in enumerate(replies) for worse in replies[:place:-1]]
+            combinations = [each for each in every if (tree.task_id, each[0].id, each[1].id) in wanted]
+        else:
+            combinations = [(replies[0], worse) for worse in replies[:0:-1][: settings.pairs_per_turn]]
+        for better, worse in combinations:
+            pair = Pair(turn, node, better, worse)
+            if pair.gap >= max(settings.min_gap, 1e-9) and good_enough(better, settings):
+                yield pair
+
+
+def balanced_pairs(trees: Iterable[ConversationTree], settings: PairSettings) -> Wanted:
+    """Pick the pairs of a whole dataset so that length does not tell chosen from rejected."""
+    assert settings.length_quantiles is not None
+    possible: list[LengthPair] = []
+    lengths: list[int] = []
+    for tree in trees:
         for node in kept_nodes(tree):
             if node.message.role != "user":
                 continue
-            turn += 1
-            scored = sorted(
-                ((worth, reply) for reply in candidates(tree, node.id) if (worth := mr_of(reply)) is not None),
-                key=lambda pair: (-pair[0], pair[1].id),
-            )
-            prompt = [message.as_dict() for message in tree.conversation(node.id)]
-            for worth, reply in scored[:0:-1][: settings.pairs_per_turn]:
-                best_worth, best = scored[0]
-                if best_worth - worth < max(settings.min_gap, 1e-9):
+            replies = ranked_replies(tree, node.id)
+            lengths += [len(reply.message.content) for reply in replies]
+            for place, better in enumerate(replies):
+                if not good_enough(better, settings):
                     continue
-                if settings.min_chosen_mr is not None and best_worth < settings.min_chosen_mr:
-                    continue
-                yield {
-                    "prompt": prompt,
-                    "chosen": [best.message.as_dict()],
-                    "rejected": [reply.message.as_dict()],
-                    "task_id": tree.task_id,
-                    "turn": turn,
-                    "mr_chosen": best_worth,
-                    "mr_rejected": worth,
-                    "chosen_node": best.id,
-                    "rejected_node": reply.id,
-                }
+                for worse in replies[place + 1 :]:
+                    pair = Pair(0, node, better, worse)
+                    if pair.gap >= max(settings.min_gap, 1e-9):
+                        sizes = len(better.message.content), len(worse.message.content)
+                        possible.append(LengthPair((tree.task_id, node.id), better.id, worse.id, pair.gap, *sizes))
+    picked = balanced_by_length(possible, lengths, settings.length_quantiles, settings.pairs_per_turn)
+    return frozenset((str(each.turn[0]), each.chosen, each.rejected) for each in picked)
+
+
+def dpo_row(tree: ConversationTree, pair: Pair) -> dict[str, Any]:
+    """Return a pair as a row."""
+    return {
+        "prompt": [message.as_dict() for message in tree.conversation(pair.prompt.id)],
+        "chosen": [pair.chosen.message.as_dict()],
+        "rejected": [pair.rejected.message.as_dict()],
+        "task_id": tree.task_id,
+        "turn": pair.turn,
+        "mr_chosen": mr_of(pair.chosen),
+        "mr_rejected": mr_of(pair.rejected),
+        "chosen_node": pair.chosen.id,
+        "rejected_node": pair.rejected.id,
+    }

@@ -19,6 +19,8 @@ from simulators.users.role_play import RolePlayOptions
 
 TokenCounter = Callable[[str], int]
 
+_USERS_KEPT = 1024
+
 
 class BadRecord(CollabError):
     """A dataset record is not a task of this domain; the text says which field is wrong and how (the loader adds where)."""
@@ -85,6 +87,7 @@ class Environment:
     domain: Domain
     resources: Resources
     reward: ConversationReward = field(init=False)
+    _users: dict[str, tuple[Task, User]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reward", self.domain.make_reward(self.resources))
@@ -107,5 +110,10 @@ class Environment:
         return task if self.domain.prepare is None else await self.domain.prepare(task, self.resources)
 
     def user_for(self, task: Task) -> User:
-        """Return the simulated user of one task."""
-        return self.domain.make_user(task, self.resources)
+        """Return the simulated user of one task. Users hold no state, so all futures of a task share one."""
+        made = self._users.get(task.id)
+        if made is None or made[0] is not task:
+            if len(self._users) >= _USERS_KEPT:
+                self._users.clear()
+            made = self._users[task.id] = (task, self.domain.make_user(task, self.resources))
+        return made[1]

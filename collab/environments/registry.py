@@ -5,7 +5,6 @@ A domain of your own needs no entry: name it as `module:function` wherever a nam
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import sys
@@ -14,13 +13,18 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from collab.environments.domain import Domain, Environment, Resources
-from simulators.errors import ConfigurationError
+from simulators.errors import ConfigurationError, did_you_mean
 
 DOMAINS: dict[str, str] = {
-    "doc_edit": "collab.environments.collabllm.doc_edit:domain",
-    "code_chat": "collab.environments.collabllm.code_chat:domain",
     "abg_coqa": "collab.environments.collabllm.abg_coqa:domain",
+    "code_chat": "collab.environments.collabllm.code_chat:domain",
+    "doc_edit": "collab.environments.collabllm.doc_edit:domain",
     "errands": "collab.environments.errands:domain",
+    "evolving_calls": "collab.environments.evolving_intent.calls.domain:domain",
+    "evolving_gsm8k": "collab.environments.evolving_intent.gsm8k.domain:domain",
+    "evolving_search": "collab.environments.evolving_intent.agentic.search:domain",
+    "evolving_software": "collab.environments.evolving_intent.agentic.software:domain",
+    "evolving_sql": "collab.environments.evolving_intent.sql.domain:domain",
     "lost_in_conversation": "collab.environments.lost_in_conversation.domain:domain",
     "math_chat": "collab.environments.collabllm.math_chat:domain",
 }
@@ -36,7 +40,7 @@ def load_domain(name: str, options: Mapping[str, Any] | None = None) -> Domain:
     parameters = inspect.signature(factory).parameters
     for option in options or {}:
         if option not in parameters:
-            raise ConfigurationError(f"environment {name} has no option {option!r}{_nearest(option, parameters)}")
+            raise ConfigurationError(f"environment {name} has no option {option!r}{did_you_mean(option, parameters)}")
     domain = factory(**_checked(name, factory, options or {}))
     if not isinstance(domain, Domain):
         raise ConfigurationError(f"environment {name} is not a domain: its function returned a {type(domain).__name__}")
@@ -49,7 +53,7 @@ def _factory(name: str) -> Callable[..., Any]:
     if name not in DOMAINS:
         known = ", ".join(sorted(DOMAINS))
         raise ConfigurationError(
-            f"unknown environment {name!r}{_nearest(name, DOMAINS)}; known are {known}, and module:function for one of your own"
+            f"unknown environment {name!r}{did_you_mean(name, DOMAINS)}; known are {known} and any module:function"
         )
     module, function = DOMAINS[name].split(":")
     factory: Callable[..., Any] = getattr(importlib.import_module(module), function)
@@ -75,7 +79,10 @@ def _checked(name: str, factory: Callable[..., Any], options: Mapping[str, Any])
     """Return the options, each of the type that the function's signature asks for."""
     from pydantic import TypeAdapter, ValidationError
 
-    hints = get_type_hints(factory) if options else {}
+    try:
+        hints = get_type_hints(factory) if options else {}
+    except NameError:  # a domain of your own whose annotations cannot be resolved is taken as it is
+        hints = {}
     checked = {}
     for option, value in options.items():
         try:
@@ -93,8 +100,3 @@ def load_environment(name: str, resources: Resources, options: Mapping[str, Any]
         ConfigurationError: as `load_domain` does, or when the domain needs a model that `resources` lacks.
     """
     return Environment(load_domain(name, options), resources)
-
-
-def _nearest(name: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -15,7 +15,8 @@ from collab.environments.domain import Environment
 from collab.mr import Observer, ScoredFuture, ignore, score_future
 from collab.tasks.task import Task
 from simulators.conversation import ConversationTree, Node, Outcome
-from simulators.forward_sampling import future_seeds, sample_future
+from simulators.errors import ChatModelError, SimulatorError
+from simulators.forward_sampling import Future, future_seeds, sample_future
 from simulators.policy import Policy
 from simulators.questions import asks
 from simulators.tree_file import TreeFile
@@ -79,10 +80,20 @@ async def evaluated_tree(
 ) -> ConversationTree:
     """Play and score `runs` conversations of one task; return them as one tree.
 
-    The policy's name does not enter the seeds: every policy meets the same users.
+    The policy's name does not enter the seeds: every policy meets the same users. A task that cannot be prepared has no user: its
+    conversations fail.
     """
+    failure: str | None = None
+    try:
+        task = await environment.prepare(task)
+    except (SimulatorError, ChatModelError) as error:
+        failure = f"the task could not be prepared: {error}"
 
     async def play(run: int) -> ScoredFuture:
+        if failure is not None:
+            nothing = Future((), outcome=Outcome.USER_ERROR, error=failure)
+            observe(scored := ScoredFuture(run, nothing, Outcome.USER_ERROR, error=failure))
+            return scored
         user = environment.user_for(task)
         future = await sample_future((), user, policy, environment.max_turns, future_seeds(seed, task.id, run))
         scored = await score_future(environment, task, future, run)

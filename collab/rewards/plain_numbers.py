@@ -5,6 +5,7 @@ Exact (fractions, no floats) and strict: what may mean anything else than one nu
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -77,6 +78,7 @@ def tidy(text: str) -> str:
     return text.strip()
 
 
+@functools.lru_cache(maxsize=4096)  # the same reference is read for every future of a task
 def read_number(text: str) -> PlainNumber | None:
     """Return the one number `text` is, with currency and unit set aside; None when it is not just that."""
     if len(text) > MAX_CHARACTERS:

@@ -17,10 +17,9 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Literal, get_type_hints
 
@@ -34,7 +33,7 @@ from collab.rewards.llm_extraction import LlmExtraction
 from collab.sandbox.protocol import Limits
 from collab.sandbox.selection import load_sandbox
 from simulators.chat_models.protocol import ChatModel
-from simulators.errors import ConfigurationError
+from simulators.errors import ConfigurationError, did_you_mean
 
 _KEYS = ("name", "weight", "options", "as")
 
@@ -78,7 +77,7 @@ def build_reward(terms: Sequence[Mapping[str, Any]], tools: RewardTools) -> Conv
         name = term["name"]
         for key in term:
             if key not in _KEYS:
-                raise ConfigurationError(f"reward component {name}: unknown key {key!r}{nearest(key, _KEYS)}")
+                raise ConfigurationError(f"reward component {name}: unknown key {key!r}{did_you_mean(key, _KEYS)}")
         weight = term.get("weight", 1.0)
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise ConfigurationError(f"reward component {name}: weight is {weight!r}; it must be a finite number")
@@ -103,7 +102,7 @@ def build_component(name: str, options: Mapping[str, Any], tools: RewardTools) -
     """
     if not isinstance(name, str) or name not in COMPONENTS:
         raise ConfigurationError(
-            f"unknown reward component {name!r}{nearest(name, COMPONENTS)}; known are {', '.join(sorted(COMPONENTS))}"
+            f"unknown reward component {name!r}{did_you_mean(name, COMPONENTS)}; known are {', '.join(sorted(COMPONENTS))}"
         )
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"reward component {name}: options must be a mapping, got {options!r}")
@@ -114,7 +113,7 @@ def build_component(name: str, options: Mapping[str, Any], tools: RewardTools) -
     for option, value in options.items():
         if option not in known:
             listing = f"; it has {', '.join(known)}" if known else "; it has none"
-            raise ConfigurationError(f"reward component {name} has no option {option!r}{nearest(option, known)}{listing}")
+            raise ConfigurationError(f"reward component {name} has no option {option!r}{did_you_mean(option, known)}{listing}")
         try:
             checked[option] = TypeAdapter(hints[option]).validate_python(value)
         except ValidationError as error:
@@ -133,10 +132,10 @@ def preset(name: str, kind: TaskKind) -> list[dict[str, Any]]:
         ConfigurationError: for an unknown preset or kind.
     """
     if name not in PRESETS:
-        raise ConfigurationError(f"unknown reward preset {name!r}{nearest(name, PRESETS)}; known are {', '.join(PRESETS)}")
+        raise ConfigurationError(f"unknown reward preset {name!r}{did_you_mean(name, PRESETS)}; known are {', '.join(PRESETS)}")
     if kind not in PRESETS[name]:
         raise ConfigurationError(
-            f"reward preset {name} has no kind {kind!r}{nearest(kind, PRESETS[name])}; it has {', '.join(PRESETS[name])}"
+            f"reward preset {name} has no kind {kind!r}{did_you_mean(kind, PRESETS[name])}; it has {', '.join(PRESETS[name])}"
         )
     penalty = token_cost.PAPER_PENALTY[kind]
     cost: dict[str, Any] = {"token_penalty": penalty}
@@ -147,12 +146,6 @@ def preset(name: str, kind: TaskKind) -> list[dict[str, Any]]:
         {"name": "token_cost", "weight": 1.0, "options": cost},
         {"name": "interactivity", "weight": 1.0, "options": {}},
     ]
-
-
-def nearest(name: object, known: Iterable[str]) -> str:
-    """Return " (did you mean ...?)" for the known name that is most like `name`, "" where none is."""
-    close = difflib.get_close_matches(str(name), list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _extraction(how: Extraction, rule: Callable[[str], str | None], what: str, tools: RewardTools, component: str) -> Extract:

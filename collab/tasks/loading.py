@@ -7,7 +7,10 @@ setting, never silently dropped.
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,8 +47,8 @@ def load_tasks(
 ) -> LoadedTasks:
     """Load the tasks of one split.
 
-    `source` is `bundled`, a path (.jsonl, .json, .csv, .parquet, or a folder saved by `datasets`), or a Hub id, with a
-    configuration after a colon where the dataset has several (`openai/gsm8k:main`). Local files are one split each, unless
+    `source` is `bundled`, a path (.jsonl, .json, .csv, .parquet, text also as .gz, or a folder saved by `datasets`), or a Hub id,
+    with a configuration after a colon where the dataset has several (`openai/gsm8k:main`). Local files are one split each, unless
     their records have a `split` field, which is then matched.
 
     Raises:
@@ -95,14 +98,23 @@ def _records(source: str, domain: Domain, split: str) -> _Records:
         with resources.as_file(resources.files("collab.tasks") / "bundled" / domain.bundled) as path:
             yield from _json_lines(path)
         return
+    yield from read_records(source, split)
+
+
+def read_records(source: str, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the records of a local file or folder, or of a split of a dataset on the Hub, each with where it stands.
+
+    Raises:
+        ConfigurationError: no such source, or one that cannot be read.
+    """
     path = Path(source).expanduser()
     readers = {".jsonl": _json_lines, ".json": _json, ".csv": _csv, ".parquet": _parquet}
     if path.is_dir():
         yield from _saved_dataset(path, split)
-    elif path.suffix in readers:
+    elif _suffix(path) in readers:
         if not path.is_file():
             raise ConfigurationError(f"task file {source} does not exist; give an existing file or a Hub id")
-        yield from readers[path.suffix](path)
+        yield from readers[_suffix(path)](path)
     elif path.exists():
         raise ConfigurationError(f"task file {source} has an unknown format; use .jsonl, .json, .csv or .parquet")
     elif source.startswith((".", "/", "~")) or source.count("/") != 1:
@@ -111,16 +123,24 @@ def _records(source: str, domain: Domain, split: str) -> _Records:
         yield from _hub(source, split)
 
 
+def _suffix(path: Path) -> str:
+    """Return the suffix that says how a file is to be read; compressed text is read like text."""
+    return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+
+
 @contextmanager
 def _text(path: Path) -> Iterator[TextIO]:
     """Open a text file; spreadsheets write a byte order mark first, which is no part of the text."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            yield stream
+        with path.open("rb") as raw:
+            binary = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            yield io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except (EOFError, zlib.error) as error:
+        raise ConfigurationError(f"{path} is damaged: {error}") from None
     except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def _json_lines(path: Path) -> _Records:

@@ -7,6 +7,7 @@ so a row's sample does not depend on its neighbours (up to the rounding of batch
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,8 @@ def decode(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: lis
     active = list(rows)
     while True:
         chosen, logprobs = _sample(logits, active)
+        if any(map(math.isnan, logprobs)):
+            raise FloatingPointError("the model's logits are not numbers; its weights are damaged")
         finished = [
             _take(row, token, logprob, tokenizer, eos_ids) for row, token, logprob in zip(active, chosen, logprobs, strict=True)
         ]
@@ -106,7 +109,8 @@ def _take(row: Row, token: int, logprob: float, tokenizer: Any, eos_ids: frozens
         return True
     if row.sampling.stop:
         text = tokenizer.decode(row.token_ids, skip_special_tokens=True)
-        found = [(at, stop) for stop in row.sampling.stop if (at := text.find(stop)) >= 0]
+        prefix = len(tokenizer.decode(row.prefix_ids, skip_special_tokens=True)) if row.prefix_ids else 0
+        found = [(at, stop) for stop in row.sampling.stop if (at := text.find(stop, prefix)) >= 0]
         if found:
             at, stop = min(found)
             row.finish_reason, row.text = "stop", text[: at + len(stop) if row.sampling.include_stop else at]
@@ -156,8 +160,15 @@ def _outside_cut(probabilities: torch.Tensor, tokens: torch.Tensor, rows: list[R
     return [
         index
         for place, index in enumerate(cut)
-        if mass[place] >= rows[index].sampling.top_p or 0 < rows[index].sampling.top_k <= count[place]
+        if mass[place] >= _nucleus(among[place], rows[index].sampling) or 0 < rows[index].sampling.top_k <= count[place]
     ]
+
+
+def _nucleus(probabilities: torch.Tensor, sampling: SamplingSettings) -> float:
+    """Return the mass that a top-p cut keeps: top-p of what a top-k cut has left, as Transformers and vLLM have it."""
+    if not sampling.top_k or sampling.top_p == 1:
+        return sampling.top_p
+    return sampling.top_p * float(probabilities.topk(min(sampling.top_k, len(probabilities))).values.sum())
 
 
 def _sample_sorted(probabilities: torch.Tensor, row: Row) -> int:
@@ -166,7 +177,7 @@ def _sample_sorted(probabilities: torch.Tensor, row: Row) -> int:
     cumulative = ordered.cumsum(-1)
     kept = min(len(ordered), row.sampling.top_k or len(ordered))
     if row.sampling.top_p < 1:  # the smallest set that reaches top_p, at least one token
-        kept = min(kept, int((cumulative < row.sampling.top_p).sum()) + 1)
+        kept = min(kept, int((cumulative < _nucleus(probabilities, row.sampling)).sum()) + 1)
     draw = row._uniform.random() * float(cumulative[kept - 1])
     place = min(int(torch.searchsorted(cumulative[:kept], draw, right=True)), kept - 1)
     return int(order[place])

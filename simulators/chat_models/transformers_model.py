@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from simulators.chat_models.transformers_decoding import Row
 
+    _Waiting = tuple[ChatRequest, list[Row], asyncio.Future[list[Completion]]]
+
 
 class TransformersChatModel:
     """See the module.
@@ -49,7 +51,7 @@ class TransformersChatModel:
         self._name = name
         self._weights_version = weights_version
         self._max_batch_size = max_batch_size
-        self._waiting: list[tuple[ChatRequest, list[Row], asyncio.Future[list[Completion]]]] = []
+        self._waiting: list[_Waiting] = []
         self._dispatcher: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decode")
         self._eos_ids = _eos_ids(model, tokenizer)
@@ -81,6 +83,8 @@ class TransformersChatModel:
         if adapter is not None:
             from peft import PeftModel
 
+            if _looks_like_path(adapter) and not Path(adapter).is_dir():
+                raise ConfigurationError(f"adapter folder {adapter} does not exist; give a folder or a Hub id")
             try:
                 loaded = PeftModel.from_pretrained(loaded, adapter).merge_and_unload()
             except Exception as error:
@@ -163,25 +167,38 @@ class TransformersChatModel:
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     async def _dispatch(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._waiting:
             await asyncio.sleep(0)  # let every coroutine that is ready to ask do so first
+            self._waiting = [entry for entry in self._waiting if not entry[2].done()]  # without those who gave up
+            if not self._waiting:
+                return
             batch = self._next_batch()
-            rows = [row for _, rows, _ in batch for row in rows]
-            started = time.perf_counter()
             try:
-                await loop.run_in_executor(self._thread, self._decode, rows)
-            except Exception as error:
+                await self._answer(batch)
+            except asyncio.CancelledError:
                 for _, _, answer in batch:
-                    if not answer.done():
-                        answer.set_exception(ChatModelError(f"{self._name} failed to decode: {_first_line(error)}"))
-                continue
-            latency = time.perf_counter() - started
-            for _, done, answer in batch:
-                if not answer.done():
-                    answer.set_result([self._completion(row, latency) for row in done])
+                    answer.cancel()
+                raise
 
-    def _next_batch(self) -> list[tuple[ChatRequest, list[Row], asyncio.Future[list[Completion]]]]:
+    async def _answer(self, batch: list[_Waiting]) -> None:
+        """Decode a batch and answer its requests; where it fails as a whole, each of them by itself."""
+        rows = [row for _, rows, _ in batch for row in rows]
+        started = time.perf_counter()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._decode, rows)
+        except Exception as error:
+            if len(batch) > 1:
+                for request, _, answer in batch:
+                    await self._answer([(request, self._rows(request), answer)])
+            elif not batch[0][2].done():
+                batch[0][2].set_exception(ChatModelError(f"{self._name} failed to decode: {_first_line(error)}"))
+            return
+        latency = time.perf_counter() - started
+        for _, done, answer in batch:
+            if not answer.done():
+                answer.set_result([self._completion(row, latency) for row in done])
+
+    def _next_batch(self) -> list[_Waiting]:
         """Take the oldest request and those nearest to it in length, up to the batch size: little padding, nobody starves."""
         oldest = self._waiting.pop(0)
         length = len(oldest[1][0].prompt_ids)

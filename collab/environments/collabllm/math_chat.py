@@ -32,7 +32,7 @@ LONGEST_PROBLEM = 8_000
 
 LICENCES = {"openai/gsm8k": "mit", "gsm8k": "mit", "eleutherai/hendrycks_math": "mit", "huggingfaceh4/math-500": "mit"}
 
-_COMMAND = re.compile(r"^(?:find|compute|calculate|determine|evaluate|simplify|solve|express|what|how)\b", re.IGNORECASE)
+_COMMAND = re.compile(r"^(?:find|compute|calculate|determine|evaluate|simplify|solve|what|how)\b", re.IGNORECASE)
 _LEVEL = re.compile(r"(?:level\s*)?(\d)", re.IGNORECASE)
 _WORD = re.compile(r"[a-z0-9]+")
 _STOP_WORDS = frozenset(

@@ -8,9 +8,11 @@ since a wrong answer would become a wrong reward.
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -18,7 +20,7 @@ from collab.environments.evolving_intent.numbers import Kind, Number
 
 _ANNOTATION = re.compile(r"<<([^=<>]{1,200})=([^<>=]{1,40})>>")
 _TOKEN = re.compile(r"\d[\d,]*\.?\d*|\.\d+|[()+\-*/%]")
-_MAX_EXPONENT = Fraction(10) ** 15
+_LARGEST = Fraction(10) ** 15
 
 IMPLIED: tuple[tuple[re.Pattern[str], frozenset[int]], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), frozenset(values))
@@ -66,9 +68,10 @@ Token = Literal | Result | str
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One annotation: its bound tokens, its value as annotated, and the line of the solution it stands on."""
+    """One annotation: its bound tokens as written and in postfix order, its value as annotated, its line in the solution."""
 
     tokens: tuple[Token, ...]
+    postfix: tuple[Token, ...]
     value: Fraction
     line: int
 
@@ -89,13 +92,7 @@ class Calculation:
         """
         results: list[Fraction] = []
         for step in self.steps:
-            operands: list[Fraction | str] = []
-            for token in step.tokens:
-                if isinstance(token, Literal):
-                    operands.append(exchanged.get(token.value, token.value))
-                else:
-                    operands.append(results[token.step] if isinstance(token, Result) else token)
-            results.append(_evaluate(operands))
+            results.append(_evaluate(step.postfix, exchanged, results))
         return tuple(results)
 
     def literals_of(self, step: int) -> frozenset[Fraction]:
@@ -136,7 +133,11 @@ def read_calculation(solution: str, gold: Fraction) -> Calculation | None:
             pieces = _TOKEN.findall(words)
             if value is None or "".join(pieces) != words or words.count("(") > 20:  # nesting bounds the recursion below
                 return None
-            steps.append(Step(tuple(_bind(piece, steps) for piece in pieces), value, line_number))
+            tokens = tuple(_bind(piece, steps) for piece in pieces)
+            try:
+                steps.append(Step(tokens, _postfix(tokens), value, line_number))
+            except NotComputable:
+                return None
     calculation = Calculation(tuple(steps), gold)
     try:
         calculation = replace(calculation, values=calculation.compute({}))
@@ -171,59 +172,90 @@ def _reproduces(calculation: Calculation) -> bool:
     return near and abs(calculation.values[-1] - calculation.gold) * 1000 <= 1
 
 
-def _evaluate(tokens: list[Fraction | str]) -> Fraction:
-    """Evaluate + - * / ( ) and postfix % by recursive descent; nothing is handed to Python's own evaluator."""
-    position = 0
+def _postfix(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    """Bring + - * / ( ) and postfix % into postfix order by recursive descent; "neg" is the sign.
 
-    def peek() -> Fraction | str | None:
+    Raises:
+        NotComputable: when the tokens are no sum.
+    """
+    position = 0
+    ordered: list[Token] = []
+
+    def peek() -> Token | None:
         return tokens[position] if position < len(tokens) else None
 
-    def take() -> Fraction | str:
+    def factor() -> None:
         nonlocal position
+        token = peek()
         position += 1
-        return tokens[position - 1]
-
-    def factor() -> Fraction:
-        token = take() if position < len(tokens) else ""
-        if token == "-":
-            return -factor()
-        if token == "+":
-            return factor()
+        if token in ("-", "+"):
+            factor()
+            if token == "-":
+                ordered.append("neg")
+            return
         if token == "(":
-            value = total()
+            total()
             if peek() != ")":
                 raise NotComputable("unbalanced brackets")
-            take()
-        elif isinstance(token, Fraction):
-            value = token
+            position += 1
+        elif isinstance(token, Literal | Result):
+            ordered.append(token)
         else:
             raise NotComputable(f"unexpected {token!r}")
         while peek() == "%":
-            take()
-            value /= 100
-        return value
+            position += 1
+            ordered.append("%")
 
-    def product() -> Fraction:
-        value = factor()
-        while peek() in ("*", "/"):
-            operator, right = take(), factor()
-            if operator == "/" and right == 0:
-                raise NotComputable("division by zero")
-            value = value * right if operator == "*" else value / right
-        return value
+    def chain(operators: tuple[str, str], operand: Callable[[], None]) -> None:
+        nonlocal position
+        operand()
+        while (symbol := peek()) in operators:
+            assert symbol is not None
+            position += 1
+            operand()
+            ordered.append(symbol)
 
-    def total() -> Fraction:
-        value = product()
-        while peek() in ("+", "-"):
-            value = value + product() if take() == "+" else value - product()
-        return value
+    def total() -> None:
+        chain(("+", "-"), lambda: chain(("*", "/"), factor))
 
-    value = total()
-    if position != len(tokens) or abs(value) > _MAX_EXPONENT:
+    total()
+    if position != len(tokens):
         raise NotComputable("not a sum that can be computed")
+    return tuple(ordered)
+
+
+def _evaluate(postfix: tuple[Token, ...], exchanged: Mapping[Fraction, Fraction], results: list[Fraction]) -> Fraction:
+    """Evaluate a step with a stack; nothing is handed to Python's own evaluator."""
+    stack: list[Fraction] = []
+    for token in postfix:
+        if isinstance(token, Literal):
+            stack.append(exchanged.get(token.value, token.value))
+        elif isinstance(token, Result):
+            stack.append(results[token.step])
+        elif token == "neg":
+            stack.append(-stack.pop())
+        elif token == "%":
+            stack.append(stack.pop() / 100)
+        else:
+            right, left = stack.pop(), stack.pop()
+            if token == "/" and not right:
+                raise NotComputable("division by zero")
+            stack.append(_OPERATORS[token](left, right))
+    (value,) = stack
+    if abs(value) > _LARGEST:
+        raise NotComputable("too large")
     return value
 
 
+_OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+
+
+@functools.lru_cache(maxsize=4096)
 def implied_constants(text: str) -> frozenset[Fraction]:
     """Return the constants that words of the text may stand for."""
     found: set[int] = set()

@@ -26,7 +26,8 @@ _TRAILING = re.compile(rf"^(?P<asks>{_ASKS}\b.+?),?\s+{_CONDITION}\s+(?:that\s+)
 _STATEMENT_FIRST = re.compile(r"^(?P<condition>[A-Z].+?),\s+(?:and\s+|so\s+)?(?P<asks>how (?:much|many|long|far|old)\b.*)$")
 _COMMAND = re.compile(r"^(?:calculate|find|determine|compute|work out)\s+(?:for\s+)?(?P<object>.+?)[.?]$", re.IGNORECASE)
 _SPAN = re.compile(
-    r"\s(?:in|for|over|after|during|within|every|per|each)\s(?:a\s|an\s)?(?P<span>(?:[\d,.]+|[a-z-]+)[\s-](?:full\s|whole\s|school\s|work(?:ing)?\s)?"
+    r"\s(?P<when>in|for|over|after|during|within|every|per|each)\s(?:a\s|an\s)?(?P<span>(?:[\d,.]+|[a-z-]+)[\s-]"
+    r"(?:full\s|whole\s|school\s|work(?:ing)?\s)?"
     r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?))(?P<rest>[\s,?].*)$",
     re.IGNORECASE,
 )
@@ -108,11 +109,12 @@ def _hoist(question: str, told: set[Fraction]) -> tuple[str, list[str]]:
         question = capitalise(re.sub(r"^[,\s]+(?:then\s+|please\s+)?", "", match.group("asks")).strip())
         question = question if question.endswith(("?", ".")) else question + "?"
     if (match := _SPAN.search(question)) and (span := find_numbers(match.group("span"))) and not _AGES.search(question):
+        when = "after" if match.group("when").lower() == "after" else "in"
         if {number.value for number in span} <= told:
-            question = f"{question[: match.start()]} in that time{match.group('rest')}"
+            question = f"{question[: match.start()]} {when} that time{match.group('rest')}"
         else:
             hoisted.append(f"The period I am asking about is {match.group('span')}.")
-            question = f"{question[: match.start()]} in that period{match.group('rest')}"
+            question = f"{question[: match.start()]} {when} that period{match.group('rest')}"
     return question, hoisted
 
 

@@ -1,0 +1,1 @@
+"""Evolving-intent function calling on BFCL records, by rules."""

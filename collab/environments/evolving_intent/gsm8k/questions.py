@@ -1,0 +1,430 @@
+"""Predecessor questions: what a user may have asked before the question of the source problem.
+
+A solution's intermediate steps are such questions already answered. Where the record carries GSM8K's socratic sub-questions they
+are used as they are; elsewhere the question is made from the step's own sentence (`clauses`). Either way the question holds
+no number, differs from the source's, and its answer is a step of the calculation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from collab.environments.evolving_intent.gsm8k.calculator import Calculation
+from collab.environments.evolving_intent.gsm8k.clauses import Clause, read_clause, wanted_phrase
+from collab.environments.evolving_intent.gsm8k.counts import holds_values
+from collab.environments.evolving_intent.gsm8k.english import (
+    BE,
+    CALENDAR,
+    DETERMINERS,
+    EXTENT,
+    FAMILIAR,
+    LIGHT,
+    MEASURES,
+    MODALS,
+    PEOPLE_PRONOUNS,
+    PLURAL_QUANTITIES,
+    PRONOUNS,
+    QUANTITIES,
+    TIMES,
+    VERBS,
+    is_plural,
+    stem,
+)
+from collab.environments.evolving_intent.sentences import capitalise, same_words, tidy
+
+_SIZES = ("old", "tall", "long", "wide", "deep", "high", "far", "thick")
+_PRICED = frozenset({"cost", "pay", "charge", "be"})
+_EMPTY_VERBS = frozenset({"mean", "equal", "total", "amount", "go", "come", "become", "rise", "increase", "drop", "fall"})
+"""Verbs that link a number to its subject, or are lost without the particle that a clause's reading drops."""
+_MONEY_VERBS = frozenset({"spend", "earn", "pay", "cost", "charge", "owe"})
+_NAME = re.compile(r"\b[A-Z][a-z]+\b")
+_MAX_WORDS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class StepQuestion:
+    """A question whose answer is the value of step `step` of the calculation."""
+
+    text: str
+    step: int
+
+
+def step_questions(problem: str, solution: str, calculation: Calculation) -> list[StepQuestion]:
+    """Return the questions that the solution's steps answer, in the order of the steps, without the final one."""
+    last_of_line = {step.line: index for index, step in enumerate(calculation.steps)}
+    lines = [tidy(line) for line in solution.split("\n")]
+    questions: list[StepQuestion] = []
+    for line_number, step in sorted(last_of_line.items()):
+        if step == len(calculation.steps) - 1:
+            continue
+        line = lines[line_number]
+        asked, _, statement = line.rpartition(" ** ")
+        # the step's own sentence first: the socratic questions were written apart from it and miss it now and then
+        found = (question_from_line(statement, problem, "\n".join(lines[:line_number])), asked.strip())
+        text = next((text for text in found if text and _is_sound(text)), None)
+        if text and not _is_vague(text, lines) and not any(alike(text, other.text) for other in questions):
+            questions.append(StepQuestion(capitalise(text), step))
+    return questions
+
+
+_GROUP = re.compile(r"\b(?:they|all|each|both|altogether|together|total|combined|two|three|four)\b", re.IGNORECASE)
+
+
+def alike(first: str, second: str) -> bool:
+    """True where two questions ask for the same thing in nearly the same words, so that a hearer would take one for the other.
+
+    Names tell questions apart, unless one has none and does not speak of a group. Extent alone does not ("sell" and "sell these
+    days combined"), and of things that are there now nothing but the thing counted does.
+    """
+    if same_words(first, second):
+        return True
+    names = [set(_names(text)) for text in (first, second)]
+    if names[0] != names[1]:
+        bare = first if not names[0] else second if not names[1] else None
+        if bare is None or _GROUP.search(bare):
+            return False
+    if _unit_asked(first) != _unit_asked(second):
+        return False
+    content = [_content(text) for text in (first, second)]
+    difference = content[0] ^ content[1]
+    nested = content[0] <= content[1] or content[1] <= content[0]
+    now = _NOW in content[0] & content[1] and all(_STATIVE.search(text) for text in (first, second))
+    return nested and (not difference or now or (difference <= EXTENT | TIMES and bool(difference & EXTENT)))
+
+
+_NOW = "now"
+_STATIVE = re.compile(
+    r"\b(?:are|is|were|was)\b(?: there)?(?: now| still)?(?: left| remaining)?(?:\?| in\b| at\b| on\b)", re.IGNORECASE
+)
+_UNIT = re.compile(
+    r"how (?:many|much) (?P<unit>.*?)\b(?:is|are|was|were|do|does|did|has|have|had|will|would|can|could|must|should)\b",
+    re.IGNORECASE,
+)
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in _NAME.findall(text.split(" ", 1)[-1]) if name not in CALENDAR]
+
+
+def _unit_asked(text: str) -> frozenset[str]:
+    match = _UNIT.search(text)
+    return (
+        frozenset(stem(word) for word in re.findall(r"[a-z]+", match["unit"].lower()) if word not in LIGHT)
+        if match
+        else frozenset()
+    )
+
+
+def _content(text: str) -> set[str]:
+    """Return the stems of the words that say what is asked; ways to come by something are one, and so are "left" and "now"."""
+    rest = text.split(" ", 1)[-1]
+    for name in _names(text):
+        rest = re.sub(rf"\b{name}(?:'s)?", "", rest)
+    stems = {stem(word) for word in re.findall(r"[a-z]+", rest.lower()) if word not in LIGHT | PRONOUNS}
+    stative = _STATIVE.search(text) and not re.search(r"\b(?:total|altogether|all)\b", text)
+    if stative or re.search(r"\b(?:left|remain\w*|still|now|currently)\b", text):
+        stems.add(_NOW)
+    return {"gain" if word in ("get", "make", "earn", "receive") else word for word in stems}
+
+
+def _is_vague(text: str, lines: list[str]) -> bool:
+    """True for "How many books did he sell?" where the solution works out several such sales: which one stays open."""
+    unit = _unit_asked(text)
+    content = _content(text) - {_NOW, "gain"}
+    verbs = {lemma for word in re.findall(r"[a-z]+", text) for lemma, form in VERBS.get(word, ()) if form == "base"} - {"do"}
+    if not text.startswith("How ") or not unit or len(content - unit) > 1 or not verbs or "total" in text:
+        return False
+    forms = "|".join(form for form, readings in VERBS.items() if any(lemma in verbs for lemma, _ in readings))
+    who = "|".join([*_names(text), "he", "she", "they", "it"])
+    tells = re.compile(rf"\b(?:{who})\s(?:[a-z]+ly\s|also\s|then\s|now\s|only\s|still\s|will\s)*(?:{forms})\b", re.IGNORECASE)
+    return sum(tells.search(line) is not None and _works_out(line, unit) for line in lines) > 1
+
+
+def _works_out(line: str, unit: frozenset[str]) -> bool:
+    """True where a line's result is counted in a unit."""
+    before, mark, after = line.rpartition(">>")
+    if not mark:
+        return False
+    if unit == {"money"}:
+        return before.rpartition("<<")[0].endswith("$")
+    return unit <= {stem(word) for word in re.findall(r"[a-z]+", after.lower())}
+
+
+def _is_sound(text: str) -> bool:
+    """A question of its own: no values, not too long, nothing that points at a line the user never saw, and not too bare."""
+    fits = text.endswith("?") and 3 < len(text.split()) <= _MAX_WORDS
+    repeats = re.search(r"\b([A-Z][a-z]+)\b[^']* \1\b", text)
+    return fits and not repeats and not holds_values(text) and not _POINTS.search(text) and not _BARE.match(text)
+
+
+_POINTS = re.compile(
+    r"\b(?:that|this|these|those) (?!is|are|was|were|she|he|they|it|the|can|will|have|has|had|do|does|did|need|each)[a-z]+\b"
+    r"|\bthe first number\b",
+    re.IGNORECASE,
+)
+_BARE = re.compile(
+    r"^What (?:is|was|were|are|will) (?:the|his|her|their) (?:\w+ ){0,2}\w+(?: be)?\?$"
+    r"|^How much (?:do|does|did|will|would) (?:they|it) cost\?$"
+)
+
+
+def question_from_line(line: str, problem: str, earlier: str = "") -> str | None:
+    """Turn one line of a solution into the question it answers; None where it cannot be done well.
+
+    `earlier` are the solution's lines before it: a pronoun stands for the person they spoke of last.
+    """
+    text: str | None = None
+    if phrase := wanted_phrase(line):
+        text = _from_phrase(phrase)
+    elif clause := read_clause(line):
+        text = _from_clause(clause, problem, line)
+    text = text and _resolve_pronoun(text, problem, f"{earlier}\n{line}")
+    return text if text and _is_familiar(text, problem) else None
+
+
+def _from_phrase(phrase: str) -> str:
+    if phrase.lower().startswith("how "):
+        return f"Can you work out {phrase}?"
+    return f"What is {phrase}?"
+
+
+def _asked_unit(problem: str) -> str | None:
+    """Return the noun that the problem's own question counts, which a solution's line may leave out ("so he makes 144")."""
+    match = re.search(r"\b[Hh]ow many ([a-z]+)\b[^.?]*\?$", problem)
+    return match.group(1) if match and is_plural(match.group(1)) else None
+
+
+def _from_clause(clause: Clause, problem: str, line: str) -> str | None:
+    priced = _lemma(clause.verb_form)[0] if clause.verb_form else _first_lemma(clause.verb)[0]
+    if not clause.unit and not clause.money and priced in _MONEY_VERBS and "$" in problem:
+        clause = replace(clause, money=True)
+    if (
+        not clause.unit
+        and not clause.money
+        and clause.verb_form
+        and (unit := _asked_unit(problem))
+        and re.search(rf"\b{unit}\b", line)
+    ):
+        clause = replace(clause, unit=unit)
+    wh, rest = _question_words(clause)
+    if wh is None:
+        return None
+    setting = clause.setting[:1].lower() + clause.setting[1:]
+    if not clause.subject:
+        return _join(wh, rest, setting)
+    subject = _lower_first(clause.subject, problem)
+    pronoun = subject.split()[0]
+    if pronoun in ("they", "it") and not re.search(rf"\b{pronoun}\b", problem, re.IGNORECASE):
+        return None
+    ending = [
+        rest,
+        "in total" if clause.total and "total" not in f"{rest} {subject}" else "",
+        _lower_first(clause.setting, problem),
+    ]
+    if clause.auxiliary and clause.verb in ("", "be"):
+        return _copula(clause, subject, wh, ending)
+    if clause.auxiliary:
+        return _join(wh, clause.auxiliary, subject, clause.adverb, clause.verb, *ending)
+    lemma, helper = _lemma(clause.verb_form)
+    if helper == "does" and (" and " in subject or (is_plural(subject.split()[-1]) and subject.startswith("the "))):
+        helper = "do"
+    if helper is None or (helper == "do" and not _is_plural_subject(subject)) or lemma in _EMPTY_VERBS:
+        return None
+    if subject == "it" and (lemma not in {"take", "cost"} or not re.search(r"\bto\b", f"{clause.verb} {rest}")):
+        return None
+    verb = [
+        word for word in clause.verb.split() if word not in [*rest.split()[:1], "only"]
+    ]  # "took 6 out of the jar" must not say "out" twice
+    if verb == ["for"] and clause.unit.split()[:1] and clause.unit.split()[0] in MEASURES:
+        verb = []
+    return _join(wh, helper, subject, clause.adverb, lemma, *verb, *ending)
+
+
+def _is_plural_subject(subject: str) -> bool:
+    words = re.split(r" (?:of|in|on|at|from|with|who|that)\b", subject)[0].split()
+    return bool(words) and (
+        subject in ("they", "we")
+        or " and " in f" {subject} "
+        or is_plural(words[-1])
+        or words[-1].lower() in {"both", "all", "each"}
+    )
+
+
+def _question_words(clause: Clause) -> tuple[str | None, str]:
+    """Return "How many clips" and what is left of the words after the unit."""
+    rest, unit = clause.rest, clause.unit
+    if clause.money:
+        if unit in (
+            "more",
+            "less",
+            "extra",
+            "total",
+            "each",
+            "profit",
+            "tip",
+            "interest",
+            "change",
+            "tips",
+            "additional",
+            "discount",
+        ):
+            noun = {"total": "money", "each": "money", "extra": "extra money", "additional": "additional money"}.get(unit, unit)
+            return ("How much more money" if unit == "more" else f"How much {noun}"), (
+                "each " + rest if unit == "each" else rest
+            ).strip()
+        if unit:
+            return None, rest
+        lemma, _ = _lemma(clause.verb_form) if clause.verb_form else _first_lemma(clause.verb)
+        return ("How much" if lemma in _PRICED or (clause.auxiliary and clause.verb in ("", "be")) else "How much money"), rest
+    if not unit:
+        return ("What" if clause.auxiliary and clause.verb in ("", "be") else None), rest
+    words = rest.split()
+    if words and words[0] in _SIZES and clause.auxiliary in BE:
+        return f"How {words[0]}", " ".join(words[1:])
+    return (f"How many {unit}", rest) if unit != "dozen" and not unit.startswith("dozen ") else (None, rest)
+
+
+def _first_lemma(verb: str) -> tuple[str, str | None]:
+    words = [word for word in verb.split() if word not in ("to", "able", "going")]
+    return _lemma(words[0]) if words else ("", None)
+
+
+def _copula(clause: Clause, subject: str, wh: str, ending: list[str]) -> str | None:
+    """ "The total cost is $5" -> "What is the total cost?"; "he is 5 years old" -> "How old is he?"."""
+    if subject == "there":
+        if wh in ("What", "How much"):
+            return None
+        passive = (
+            not clause.verb and len(ending[0].split()) == 1 and any(form == "participle" for _, form in VERBS.get(ending[0], ()))
+        )
+        return _join(wh, clause.auxiliary, "" if passive else "there", clause.verb, *ending)
+    if wh.startswith("How ") and wh.split()[1] in _SIZES:
+        return _join(wh, clause.auxiliary, subject, clause.adverb, clause.verb, *ending)
+    measured = _measured(subject)
+    if measured is None:
+        sized = clause.unit and not clause.rest and not clause.verb and re.match(r"(?:the|his|her|their|[A-Z]\w+'s) ", subject)
+        return _join(wh, clause.auxiliary, subject, clause.adverb, *ending) if sized else None
+    if clause.auxiliary in ("are", "were") and not any(word in PLURAL_QUANTITIES for word in measured.split()):
+        return None
+    unit = clause.unit.split()[-1] if clause.unit else ""
+    measure = (
+        f"in {clause.unit}" if unit in MEASURES and unit not in subject.split() and not clause.rest and not clause.verb else ""
+    )
+    return _join("What", clause.auxiliary, measured, clause.adverb, clause.verb, *ending, measure)
+
+
+def _measured(subject: str) -> str | None:
+    """Return a subject that names a quantity ("the total cost of the pens"), None for one that does not ("the bus")."""
+    words = subject.split()
+    if (
+        subject in PRONOUNS
+        or len(words) < 2
+        or not words[0].lower().endswith(("the", "his", "her", "their", "its", "'s", "twice", "half"))
+    ):
+        return None
+    head = re.split(r" (?:of|in|on|at|for|from|with|per|to|by|after|before|that|who|[a-z]+ing)\b", subject)[0].split()
+    counted = head[head.index("total") + 1] if "total" in head[:-1] else ""
+    if counted and is_plural(counted) and counted not in MEASURES | PLURAL_QUANTITIES:
+        return subject.replace("total ", "total number of ", 1)
+    return subject if any(word in QUANTITIES for word in head) else None
+
+
+def _lemma(written: str) -> tuple[str, str | None]:
+    """Return the base form of a finite verb and the form of "do" that asks with it."""
+    for form, helper in (("past", "did"), ("s", "does"), ("base", "do")):
+        for lemma, reading in VERBS.get(written.lower(), ()):
+            if reading == form:
+                return lemma, helper
+    return written, None
+
+
+def _join(*parts: str) -> str:
+    text = " ".join(part.strip() for part in parts if part and part.strip())
+    text = re.sub(r"\b(in total)\b(.*)\b(?:in total|altogether)\b", r"\1\2", text)
+    text = re.sub(r"(?<=[a-z]) (On|In|At|After|Before|During|For|With|By)\b", lambda match: match.group().lower(), text)
+    return re.sub(r"\s+", " ", text).strip(" ,.") + "?"
+
+
+def _lower_first(text: str, problem: str) -> str:
+    """Lower the first letter unless the word is a name, which the problem writes with a capital only."""
+    if not text:
+        return text
+    word = re.match(r"[A-Za-z'-]+", text)
+    if not word:
+        return text
+    bare = word.group().removesuffix("'s")
+    lowered = bare.lower()
+    known = (
+        lowered in DETERMINERS | PRONOUNS | FAMILIAR
+        or lowered in ("each", "twice", "half")
+        or re.search(rf"\b{re.escape(lowered)}\b", problem)
+    )
+    if known or not re.search(rf"\b{re.escape(bare)}\b", problem):
+        return text[0].lower() + text[1:]
+    return text
+
+
+def people_of(text: str) -> list[str]:
+    """Return the names of those who do or own something in a text, in the order of their first use.
+
+    A name is a capitalised word that is never written small, stands before a verb or "'s", and agrees with a singular verb.
+    """
+    names: list[str] = []
+    for match in _NAME.finditer(text):
+        word, after = match.group(), text[match.end() :]
+        known = word.lower() in FAMILIAR | DETERMINERS | PRONOUNS or word.lower() in VERBS or word in CALENDAR
+        if known or word in names or re.search(rf"\b{word.lower()}s?\b", text):
+            continue
+        following = re.match(r"(?:'s?\b|(?:,? (?:and|who) [A-Z]?[a-z]+| [a-z]+ly)? ([a-z]+)\b)", after)
+        forms = {form for _, form in VERBS.get(following.group(1) or "", ())} if following else set()
+        acts = following is not None and (
+            following.group(1) is None or forms & {"s", "past"} or following.group(1) in BE | MODALS | {"has", "had"}
+        )
+        if acts and not re.search(rf"\b(?:the|a|an|each|every|many|\d+|two|three|four|five|ten) {word}\b", text, re.IGNORECASE):
+            names.append(word)
+    return names
+
+
+def _resolve_pronoun(text: str, problem: str, earlier: str) -> str | None:
+    """Put the person's name for "he", "she", "his" or "her" where exactly one can be meant; None where it stays open."""
+    words = re.findall(r"[A-Za-z']+", text)
+    pronouns = [word for word in words if word.lower() in PEOPLE_PRONOUNS]
+    if not pronouns:
+        return text
+    people = people_of(problem)
+    if any(re.search(rf"\b{name}\b", text) for name in people):
+        return text
+    if len(people) > 1:
+        people = next(([name] for name in _subjects(earlier, people)), [])
+    if len(people) != 1:
+        known = people_of(problem.split(".")[0])  # one person in the opening sentence: the pronoun goes on meaning that one
+        clear = len(known) <= 1 and re.search(rf"\b{pronouns[0].lower()}\b", problem.lower())
+        return text if clear or not people_of(problem) else None
+    first = pronouns[0]
+    title = re.search(rf"\b(?:Mr|Mrs|Ms|Dr|Aunt|Uncle|Miss|Officer|Coach)\.? {people[0]}\b", problem)
+    name = (title.group() if title else people[0]) + (
+        "'s" if first.lower() == "his" or (first.lower() == "her" and _owns(words, first)) else ""
+    )
+    return re.sub(rf"\b{first}\b", name, text, count=1)
+
+
+def _subjects(lines: str, people: list[str]) -> list[str]:
+    """Return the first person named in each line, the latest line first: the one a pronoun that follows means."""
+    found = []
+    for line in reversed(lines.split("\n")):
+        found += [name for name in _NAME.findall(line) if name in people][:1]
+    return found
+
+
+def _owns(words: list[str], pronoun: str) -> bool:
+    position = words.index(pronoun)
+    following = words[position + 1].lower() if position + 1 < len(words) else ""
+    return bool(following) and following not in {"to", "in", "on", "for", "at", "with", "each", "per"}
+
+
+def _is_familiar(text: str, problem: str) -> bool:
+    """True where every content word of the question is one of the problem's or of everyday arithmetic."""
+    known = {stem(word) for word in re.findall(r"[A-Za-z]+(?:'s)?", problem)}
+    content = [word for word in re.findall(r"[A-Za-z]+(?:'s)?", text) if len(word) > 3]
+    return all(stem(word) in known or word.lower() in FAMILIAR or word.lower() in VERBS for word in content)

@@ -1,0 +1,244 @@
+"""What makes a task family evolve: how records become single-turn tasks, who takes them apart, who grades, how users talk.
+
+An `IntentDomain` is the definition; `domain_of` makes it an environment with the options that all of them share.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from collab.environments.domain import BadRecord, Domain, Resources
+from collab.environments.evolving_intent.conversations import EvolvingConversation, evolve, repeat
+from collab.environments.evolving_intent.conversion import Conversion, Rejected, conversion_from_record
+from collab.environments.evolving_intent.personas import Persona, in_style, persona_named
+from collab.environments.evolving_intent.recaps import Recap
+from collab.environments.evolving_intent.rendering import Phrases
+from collab.environments.evolving_intent.rewards import FinalTurn, IntentTracking
+from collab.environments.evolving_intent.reworded_user import RewordedUser
+from collab.environments.evolving_intent.schedule import Shape
+from collab.environments.evolving_intent.tracking import ReplyVerifier
+from collab.rewards.component import RewardComponent
+from collab.rewards.conversation_reward import ConversationReward
+from collab.rewards.token_cost import TokenCost
+from collab.tasks.task import Task
+from simulators.errors import ConfigurationError
+from simulators.seeds import derive_seed
+from simulators.users.protocol import User
+from simulators.users.scheduled import ScheduledUser
+
+WORKING_PROMPT = (
+    "You are helping a user who works on a task step by step. They may leave things out, correct themselves, or ask for "
+    "something else. Always answer what they have asked last, with every detail at its latest value."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IntentDomain:
+    """The definition of an evolving task family.
+
+    `convert(record, default_id, seed)` takes a record apart by rules, or raises `BadRecord` or `Rejected`; stored conversions (of
+    a pool) need no rules. `verifier` grades the last reply, `reply_verifier` replies on the way (None: only the last counts).
+    `metadata(conversion)` is what the verifier reads from the task.
+    """
+
+    name: str
+    summary: str
+    phrases: Phrases
+    convert: Callable[[Mapping[str, Any], str, int], Conversion]
+    verifier: Callable[[], RewardComponent]
+    reply_verifier: Callable[[], ReplyVerifier] | None = None
+    metadata: Callable[[Conversion], Mapping[str, Any]] = lambda conversion: {}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The options of an evolving environment, checked; see `domain_of`."""
+
+    shapes: tuple[tuple[Shape, float], ...]
+    control: str
+    recap: Recap
+    user: str
+    persona: Persona | None
+    tracking_weight: float
+    exact: bool
+    seed: int
+
+
+def domain_of(
+    definition: IntentDomain,
+    *,
+    turns: int = 7,
+    switches: int | None = None,
+    revisions: int | None = None,
+    late: int = 0,
+    control: str = "none",
+    recap: str = "none",
+    user: str = "rules",
+    persona: str | None = None,
+    tracking_weight: float = 0.0,
+    mixture: Mapping[int, float] | None = None,
+    exact: bool = False,
+    seed: int = 0,
+) -> Domain:
+    """Return a definition as a domain.
+
+    A conversation has `turns` turns, `switches` and `revisions` of them what the names say (by default a third each of the turns
+    after the first), the rest reveals; `late` transitions follow the final switch. `control="repeat"` asks the source problem
+    `turns` times instead. `mixture` maps numbers of turns to shares ({1: 0.25, 4: 0.25, 7: 0.5}) and draws each task's
+    from them, among tasks that allow the longest. `recap` is none, prompt, oracle or dump. `user="model"` lets the user model
+    put the messages into words, `persona` gives the user a style. `tracking_weight` rewards the share of turns answered rightly.
+    `exact` takes only tasks whose every target is known. Tasks that do not allow the shape are bad records: skip them.
+
+    Raises:
+        ConfigurationError: for a value that an option cannot have.
+    """
+    setting = Setting(
+        shapes=_shapes(definition.name, turns, switches, revisions, late, mixture),
+        control=_one_of("control", control, ("none", "repeat")),
+        recap=Recap(_one_of("recap", recap, tuple(Recap))),
+        user=_one_of("user", user, ("rules", "model")),
+        persona=persona_named(persona) if persona else None,
+        tracking_weight=tracking_weight,
+        exact=exact,
+        seed=seed,
+    )
+    if tracking_weight < 0 or (tracking_weight and definition.reply_verifier is None):
+        raise ConfigurationError(
+            f"option tracking_weight is {tracking_weight}; it must not be negative, and {definition.name} must grade every turn"
+        )
+
+    def task_from_record(record: Mapping[str, Any], default_id: str) -> Task:
+        return task_of(definition, _conversion(definition, record, default_id, setting), setting)
+
+    def make_user(task: Task, resources: Resources) -> User:
+        messages = tuple(task.metadata["evolving"]["messages"])
+        if setting.user == "rules":
+            return ScheduledUser(messages)
+        if resources.user_model is None:
+            raise ConfigurationError(f"{definition.name}: user=model needs a user model; set one, or use user=rules")
+        return RewordedUser(resources.user_model, messages, setting.persona)
+
+    def make_reward(resources: Resources) -> ConversationReward:
+        terms: list[tuple[RewardComponent, float]] = [(FinalTurn(definition.verifier()), 1.0)]
+        if definition.reply_verifier is not None:
+            terms.append((IntentTracking(definition.reply_verifier()), setting.tracking_weight))
+        if resources.token_penalty is not None:
+            terms.append((TokenCost(resources.count_tokens, resources.token_penalty), 1.0))
+        return ConversationReward(terms)
+
+    return Domain(
+        name=definition.name,
+        summary=definition.summary,
+        task_from_record=task_from_record,
+        columns=(),
+        make_user=make_user,
+        make_reward=make_reward,
+        max_turns=max(shape.turns for shape, _ in setting.shapes),
+        proactive_prompt=WORKING_PROMPT,
+    )
+
+
+def domain_factory(definition: IntentDomain) -> Callable[..., Domain]:
+    """Return the function that makes a definition a domain, with `domain_of`'s options, for the registry."""
+
+    @functools.wraps(domain_of)
+    def domain(**options: Any) -> Domain:
+        return domain_of(definition, **options)
+
+    signature = inspect.signature(domain_of)
+    kept = [parameter for name, parameter in signature.parameters.items() if name != "definition"]
+    domain.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return domain
+
+
+def _conversion(definition: IntentDomain, record: Mapping[str, Any], default_id: str, setting: Setting) -> Conversion:
+    """Return a record's conversion: a stored one (from a pool), or one made by rules."""
+    try:
+        if "conversion" in record:
+            conversion = conversion_from_record(record["conversion"])
+        else:
+            conversion = definition.convert(record, default_id, setting.seed)
+    except Rejected as rejection:
+        raise BadRecord(str(rejection)) from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRecord(f"field 'conversion' is not one of this project ({error!r})") from None
+    if setting.exact and not conversion.exact:
+        raise BadRecord("exact=true, and not every answer of this task can be computed with certainty")
+    return conversion
+
+
+def task_of(definition: IntentDomain, conversion: Conversion, setting: Setting) -> Task:
+    """Return the task of one conversation: what its user says, and all that grading needs.
+
+    Raises:
+        BadRecord: when the conversion does not allow the (longest) shape.
+    """
+    shape = _draw(setting.shapes, derive_seed(setting.seed, conversion.task.id, "turns"))
+    longest = max(setting.shapes, key=lambda entry: entry[0].turns)[0]
+    try:
+        if control_is_repeat := setting.control == "repeat":
+            conversation = repeat(conversion, shape.turns, definition.phrases, setting.seed)
+        else:
+            conversation = evolve(conversion, longest, definition.phrases, setting.seed, setting.recap)
+        if shape != longest and not control_is_repeat:
+            conversation = evolve(conversion, shape, definition.phrases, setting.seed, setting.recap)
+    except Rejected as rejection:
+        raise BadRecord(str(rejection)) from None
+    if setting.persona is not None and setting.user == "rules":
+        conversation = _styled(conversation, conversion, setting.persona, setting.seed)
+    return Task(
+        id=conversion.task.id,
+        goal=conversion.task.text,
+        reference=conversion.task.reference,
+        opening=conversation.messages[0],
+        metadata={
+            "evolving": conversation.to_record(),
+            "conversion": conversion.to_record(),
+            **definition.metadata(conversion),
+        },
+    )
+
+
+def _styled(conversation: EvolvingConversation, conversion: Conversion, persona: Persona, seed: int) -> EvolvingConversation:
+    messages = tuple(
+        in_style(message, persona, derive_seed(seed, conversion.task.id, "style", number))
+        for number, message in enumerate(conversation.messages)
+    )
+    return replace(conversation, messages=messages)
+
+
+def _shapes(
+    name: str, turns: int, switches: int | None, revisions: int | None, late: int, mixture: Mapping[int, float] | None
+) -> tuple[tuple[Shape, float], ...]:
+    try:
+        if mixture is None:
+            third = (turns - 1) // 3
+            shape = Shape(turns, third if switches is None else switches, third if revisions is None else revisions, late)
+            return ((shape, 1.0),)
+        lengths = [(int(length), float(share)) for length, share in mixture.items()]
+        shapes = tuple((Shape(length, (length - 1) // 3, (length - 1) // 3), share) for length, share in lengths)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
+    if not shapes or any(share <= 0 for _, share in shapes):
+        raise ConfigurationError("option mixture maps numbers of turns to shares above 0, as {1: 0.25, 4: 0.25, 7: 0.5} does")
+    return shapes
+
+
+def _draw(shapes: tuple[tuple[Shape, float], ...], seed: int) -> Shape:
+    """Return the shape that a seed, taken as a uniform number, falls on."""
+    left = seed / 2**63 * sum(share for _, share in shapes)
+    for shape, share in shapes:
+        left -= share
+        if left < 0:
+            return shape
+    return shapes[-1][0]
+
+
+def _one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise ConfigurationError(f"option {option} is {value!r}; it must be one of {', '.join(choices)}")
+    return value

@@ -1,0 +1,1 @@
+"""Evolving-intent text-to-SQL on Spider and BIRD records, by rules."""

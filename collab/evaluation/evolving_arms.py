@@ -1,0 +1,93 @@
+"""Results of an evolving-intent evaluation: the row of the paper's table, paired statistics, and per-turn tracking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from collab.environments.evolving_intent.arms import EVOLVE, SINGLE
+from collab.environments.evolving_intent.conversations import targets_from_record
+from collab.environments.evolving_intent.tracking import ReplyVerifier, TrackingFigures, Verdict, track, tracking_figures
+from collab.evaluation.paper_tables import EvolvingResult
+from collab.evaluation.run import EvaluatedConversation
+from collab.evaluation.statistics import bootstrap_interval, compare_by_task, mcnemar
+from collab.evaluation.tables import Column, Row, Table, scaled
+from collab.tasks.task import Task
+from simulators.conversation import ConversationTree
+
+Scores = Mapping[tuple[str, int], float]
+
+
+def accuracies(conversations: Iterable[EvaluatedConversation], component: str = "accuracy") -> dict[tuple[str, int], float]:
+    """Return the accuracy of every conversation that could be scored, by (task, run). Missing is never zero."""
+    return {(c.task_id, c.run): c.components[component] for c in conversations if component in c.components}
+
+
+def evolving_result(method: str, arms: Mapping[str, Scores]) -> EvolvingResult:
+    """Return the table row of one method from its scores by arm; Single and Evolve must be among them.
+
+    The difference is paired by task; McNemar's test is given where every task was played once in both.
+
+    Raises:
+        ValueError: when an arm is missing or two arms share no task.
+    """
+    if missing := [name for name in (SINGLE, EVOLVE) if not arms.get(name)]:
+        raise ValueError(f"the evaluation of {method} has no scores for {missing[0]}")
+    values = {
+        name: bootstrap_interval(list(scores.values()), [task for task, _ in scores]) for name, scores in arms.items() if scores
+    }
+    single, evolve = arms[SINGLE], arms[EVOLVE]
+    both = sorted(single.keys() & evolve.keys())
+    once = len({task for task, _ in both}) == len(both)
+    test = mcnemar([single[key] > 0.5 for key in both], [evolve[key] > 0.5 for key in both]) if once else None
+    controls = {name: value for name, value in values.items() if name not in (SINGLE, EVOLVE)}
+    return EvolvingResult(method, values[SINGLE], values[EVOLVE], controls, compare_by_task(single, evolve), test)
+
+
+async def tracked(trees: Iterable[ConversationTree], verifier: ReplyVerifier) -> TrackingFigures:
+    """Return the tracking figures of all conversations in an evaluation's trees.
+
+    Raises:
+        ScoringError: as the verifier does.
+    """
+    found: list[tuple[Sequence[str], Sequence[Verdict]]] = []
+    for tree in trees:
+        record = tree.metadata["task"]["evolving"]
+        task = Task(tree.task_id, tree.metadata["goal"], tree.metadata["reference"], metadata=tree.metadata["task"])
+        targets = targets_from_record(record)
+        for entry in tree.metadata["conversations"]:
+            verdicts = await track(tree.conversation(entry["leaf"]), targets, verifier, task)
+            found.append((record["kinds"], verdicts))
+    return tracking_figures(found)
+
+
+def tracking_table(figures: Mapping[str, TrackingFigures]) -> Table:
+    """Return the table of per-turn tracking: one row a method and kind of turn."""
+    columns = (
+        Column("Method"),
+        Column("Turn"),
+        Column("current", 1, "%", "higher"),
+        Column("stale value", 1, "%", "lower"),
+        Column("stale question", 1, "%", "lower"),
+        Column("premature", 1, "%", "lower"),
+        Column("replies", 0),
+    )
+    rows = [
+        Row(
+            (
+                method,
+                kind,
+                *(scaled(found.rate(kind, verdict), 100) for verdict in _SHOWN),
+                sum(found.counts[kind].values()),
+            )
+        )
+        for method, found in figures.items()
+        for kind in found.counts
+    ]
+    note = (
+        "Current and stale: of the turns whose target is known. Premature: an answer although something it rests on was not "
+        "told, of those turns."
+    )
+    return Table("Which intent do the replies answer? (per-turn tracking)", columns, tuple(rows), note)
+
+
+_SHOWN = (Verdict.CURRENT, Verdict.STALE_VALUE, Verdict.STALE_FUNCTION, Verdict.PREMATURE)

@@ -1,0 +1,169 @@
+"""Join the shards of a build into one dataset, the same that one process would have built.
+
+collab merge output_dir=outputs/build/math_chat
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from collab.data.card import without_machine
+from collab.data.export import DatasetStatistics
+from collab.data.hub import push_dataset
+from collab.data.tree_set import TreeSet
+from collab.evaluation.page import write_whole
+from recipes.datasets import write_datasets
+from recipes.launch import launch
+from recipes.shards import MANIFEST, SHARDS
+from simulators.conversation import ConversationTree
+from simulators.errors import ConfigurationError
+from simulators.tree_file import TreeFile
+
+_NAME = re.compile(r"(\d+)-of-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFolder:
+    """A shard as it lies on disk; `tasks` is None where it is not finished."""
+
+    path: Path
+    index: int
+    count: int
+    config: Any
+    tasks: frozenset[str] | None
+    licence: str | None
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def run(config: Any) -> DatasetStatistics:
+    """Merge the shards of a run and return the statistics of its datasets."""
+    folder = Path(config.output_dir)
+    found = shard_folders(folder)
+    check_complete(found, config.allow_missing)
+    check_alike(found)
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context(TreeFile(shard.path / name, writable=False))
+            for name in ("trees.jsonl", "stopped.jsonl")  # a task is taken from a shard that finished it, if any did
+            for shard in found
+            if (shard.path / name).is_file()
+        ]
+        trees = TreeSet(files)
+        if missing := sorted(set().union(*(shard.tasks or () for shard in found)) - set(trees.task_ids)):
+            problem = f"{len(missing)} tasks have no tree, the first is {missing[0]}"
+            if not config.allow_missing:
+                raise ConfigurationError(f"{folder}: {problem}; build their shard again, or set allow_missing=true")
+            print(problem)
+        merged = without_shard(found[0].config, folder)
+        figures = write_datasets(merged, trees, folder / "dataset", found[0].licence)
+        keep_trees(trees, folder / "trees.jsonl")
+    write_whole(folder / "config.yaml", OmegaConf.to_yaml(merged).encode())
+    repeated = f", {trees.repeated} of them in more than one shard" if trees.repeated else ""
+    print(f"{len(found)} shards, {len(trees)} tasks{repeated}")
+    for warning in figures.warnings:
+        print(f"warning: {warning}")
+    print(f"{figures.conversations} conversations, {figures.turns} turns, {figures.pairs} pairs -> {folder / 'dataset'}")
+    if config.push_to is not None:
+        print(f"pushed to {push_dataset(folder / 'dataset', config.push_to, private=config.push_private)}")
+    return figures
+
+
+def shard_folders(folder: Path) -> list[ShardFolder]:
+    """Return the shards below a run's folder, by index.
+
+    Raises:
+        ConfigurationError: when there are none, or they are of builds cut in different ways.
+    """
+    found = []
+    for path in sorted((folder / SHARDS).glob("*-of-*")):
+        name = _NAME.fullmatch(path.name)
+        if name is None or not (path / "config.yaml").is_file():
+            continue
+        manifest = path / MANIFEST
+        read = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else None
+        tasks = frozenset(read["tasks"]) if read else None
+        config = OmegaConf.load(path / "config.yaml")
+        found.append(ShardFolder(path, int(name[1]), int(name[2]), config, tasks, read["licence"] if read else None))
+    if not found:
+        raise ConfigurationError(f"{folder} has no shards; give the output_dir of a build with shard.count above 1")
+    if len(counts := {shard.count for shard in found}) > 1:
+        cuts = " and ".join(map(str, sorted(counts)))
+        raise ConfigurationError(f"{folder / SHARDS} holds builds cut into {cuts} shards; delete those that you do not want")
+    return sorted(found, key=lambda shard: shard.index)
+
+
+def check_complete(found: list[ShardFolder], allow_missing: bool) -> None:
+    """Check that every shard is there and finished.
+
+    Raises:
+        ConfigurationError: naming the first one that is not, unless that is allowed.
+    """
+    there = {shard.index for shard in found if shard.tasks is not None}
+    missing = [index for index in range(found[0].count) if index not in there]
+    if not missing:
+        return
+    problem = f"shard {missing[0]} of {found[0].count} is not finished"
+    if not allow_missing:
+        raise ConfigurationError(f"{found[0].path.parent}: {problem}; start it again, or set allow_missing=true")
+    print(f"{len(missing)} of {found[0].count} shards are not finished; what they have is merged")
+
+
+def check_alike(found: list[ShardFolder]) -> None:
+    """Check that the shards were built with one configuration.
+
+    Raises:
+        ConfigurationError: naming the first key in which two differ.
+    """
+    first = _flat(without_machine(OmegaConf.to_container(found[0].config)))  # type: ignore[arg-type]
+    for shard in found[1:]:
+        other = _flat(without_machine(OmegaConf.to_container(shard.config)))  # type: ignore[arg-type]
+        for key in sorted(first.keys() | other.keys()):
+            if first.get(key) != other.get(key):
+                raise ConfigurationError(
+                    f"shards {found[0].name} and {shard.name} differ in {key}: {first.get(key)!r} and {other.get(key)!r}; "
+                    "build them with one configuration"
+                )
+
+
+def without_shard(config: Any, folder: Path) -> Any:
+    """Return the configuration that one process would have had."""
+    merged = config.copy()
+    merged.output_dir = str(folder)
+    merged.shard = {"index": 0, "count": 1}
+    return merged
+
+
+def keep_trees(trees: Iterable[ConversationTree], path: Path) -> None:
+    """Write all trees into one file, whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    with TreeFile(part) as file:
+        for tree in trees:
+            file.append(tree)
+    part.replace(path)
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(node, dict) and node:
+        return {key: value for name, child in node.items() for key, value in _flat(child, f"{prefix}{name}.").items()}
+    return {prefix.rstrip("."): node}
+
+
+def main() -> None:
+    """Start the recipe from the command line."""
+    launch("merge", run)
+
+
+if __name__ == "__main__":
+    main()

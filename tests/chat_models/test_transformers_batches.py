@@ -1,0 +1,141 @@
+"""Requests that arrive together are decoded together, and what befalls one is not the others' affair."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from simulators.chat_models import transformers_decoding
+from simulators.chat_models.protocol import SamplingSettings
+from simulators.chat_models.transformers_decoding import Row
+from simulators.chat_models.transformers_model import TransformersChatModel
+from simulators.errors import ChatModelError
+from tests.chat_models.requests import CONVERSATIONS, GREEDY, asked, one, together, without_clock
+from tests.scripted_environment import says
+from tests.training.tiny_models import tiny_tokenizer
+
+
+async def test_requests_that_arrive_together_are_decoded_together(
+    model: TransformersChatModel, forwards: list[tuple[int, int]]
+) -> None:
+    await together(model, [asked(conversation, SamplingSettings(4)) for conversation in CONVERSATIONS])
+    longest = max(len(model.prompt_ids(conversation)) for conversation in CONVERSATIONS)
+    assert forwards == [(4, longest), (4, 1), (4, 1), (4, 1)]
+
+
+async def test_equal_prompts_are_read_once_and_finished_rows_leave(
+    model: TransformersChatModel, forwards: list[tuple[int, int]]
+) -> None:
+    long, short = asked(sampling=SamplingSettings(5), n=3), asked(sampling=SamplingSettings(2), seed=9, n=2)
+    await together(model, [long, short])
+    assert forwards == [(1, len(model.prompt_ids(CONVERSATIONS[0]))), (5, 1), (3, 1), (3, 1), (3, 1)]
+
+
+async def test_a_batch_is_not_larger_than_it_may_be(weights: Any, forwards: list[tuple[int, int]]) -> None:
+    model = TransformersChatModel(weights, tiny_tokenizer(), name="tiny", max_batch_size=3)
+    requests = [asked(says(f"say {number}"), SamplingSettings(2), seed=number) for number in range(7)]
+    completions = await together(model, requests)
+    assert max(rows for rows, _ in forwards) == 3
+    many = await model.complete(asked(sampling=SamplingSettings(2), n=8))
+    assert len({completion.token_ids for completion in many}) > 1
+    assert max(rows for rows, _ in forwards) == 3
+    await model.aclose()
+    assert len(completions) == 7
+
+
+async def test_requests_that_come_while_a_batch_is_decoded_are_answered_next(model: TransformersChatModel) -> None:
+    first = asyncio.create_task(model.complete(asked(CONVERSATIONS[3])))
+    await asyncio.sleep(0.01)
+    second = await one(model, asked())
+    assert second.text
+    assert len(await first) == 1
+
+
+@pytest.fixture
+def poisoned(weights: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes the model fail on whatever has an X in it."""
+    forward = weights.forward
+    poison = tiny_tokenizer()("X").input_ids[0]
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        if (named["input_ids"] == poison).any():
+            raise RuntimeError("index out of range\nand a long story")
+        return forward(*arguments, **named)
+
+    return lambda: monkeypatch.setattr(weights, "forward", failing)
+
+
+async def test_a_request_that_cannot_be_decoded_fails_alone(model: TransformersChatModel, poisoned: Callable[[], None]) -> None:
+    good = [asked(conversation) for conversation in CONVERSATIONS[:2]]
+    before = await together(model, good)
+    poisoned()
+    results = await asyncio.gather(*map(model.complete, [good[0], asked(says("X")), good[1]]), return_exceptions=True)
+    assert isinstance(results[1], ChatModelError)
+    assert str(results[1]) == "tiny failed to decode: index out of range"
+    answered = [result[0] for result in (results[0], results[2]) if not isinstance(result, BaseException)]
+    assert [without_clock(completion) for completion in answered] == [without_clock(completion) for completion in before]
+
+
+async def test_logits_that_are_not_numbers_are_an_error_and_no_text(model: TransformersChatModel, weights: Any) -> None:
+    with torch.no_grad():
+        weights.lm_head.weight.fill_(float("nan"))
+    for sampling in (GREEDY, SamplingSettings(4), SamplingSettings(4, top_p=0.5)):
+        with pytest.raises(ChatModelError, match="logits are not numbers"):
+            await model.complete(asked(sampling=sampling))
+
+
+async def test_too_little_memory_makes_the_batches_smaller(model: TransformersChatModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [asked(conversation, SamplingSettings(6), seed=1) for conversation in CONVERSATIONS]
+    before = await together(model, requests)
+    decode = transformers_decoding.decode
+    sizes: list[int] = []
+
+    def small(weights: Any, tokenizer: Any, rows: list[Row], eos_ids: frozenset[int]) -> None:
+        sizes.append(len(rows))
+        decode(weights, tokenizer, rows, eos_ids)  # it fails late: what it had sampled must not stay
+        if len(rows) > 2:
+            raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(transformers_decoding, "decode", small)
+    model._max_batch_size = 4
+    after = await together(model, requests)
+    assert [without_clock(completion) for completion in after] == [without_clock(completion) for completion in before]
+    assert sizes == [4, 2, 2]
+    await together(model, requests)
+    assert sizes[3:] == [2, 2]  # and it is remembered
+
+
+async def test_who_gave_up_is_not_decoded(weights: Any, forwards: list[tuple[int, int]]) -> None:
+    model = TransformersChatModel(weights, tiny_tokenizer(), name="tiny", max_batch_size=1)
+    calls = [asyncio.create_task(model.complete(asked(says(str(number)), SamplingSettings(1)))) for number in range(3)]
+    await asyncio.sleep(0)
+    calls[1].cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await model.aclose()
+    assert len(forwards) == 2
+
+
+async def test_closing_ends_every_request(weights: Any) -> None:
+    model = TransformersChatModel(weights, tiny_tokenizer(), name="tiny", max_batch_size=1)
+    calls = [asyncio.create_task(model.complete(asked(says(str(number)), SamplingSettings(40)))) for number in range(3)]
+    await asyncio.sleep(0.005)  # the first is being decoded
+    await model.aclose()
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results[1:])
+
+
+def test_one_model_serves_one_event_loop_after_another(weights: Any) -> None:
+    model = TransformersChatModel(weights, tiny_tokenizer(), name="tiny")
+
+    async def leave_one_behind() -> None:
+        task = asyncio.create_task(model.complete(asked(CONVERSATIONS[3])))
+        await asyncio.sleep(0.002)
+        assert not task.done()
+
+    first = asyncio.run(one(model, asked()))
+    asyncio.run(leave_one_behind())
+    assert without_clock(asyncio.run(one(model, asked()))) == without_clock(first)
+    asyncio.run(model.aclose())

@@ -1,0 +1,188 @@
+"""The command line: help without torch, and for each mistake one sentence, the nearest name, and an exit status."""
+
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+
+from recipes.command_line import RECIPES
+from recipes.overrides import as_entry, conf_dir
+from tests.conftest import REPOSITORY
+from tests.recipes.conftest import Collab
+
+HEAVY = ("torch", "transformers", "trl", "peft", "datasets", "vllm", "wandb", "hydra", "pyarrow", "aiohttp", "numpy")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_help_lists_every_command(collab: Collab, arguments: list[str]) -> None:
+    ended = collab(*arguments)
+    assert ended.status == 0
+    for words, (_, what) in RECIPES.items():
+        assert f"  {' '.join(words)} " in ended.out
+        assert what in ended.out
+
+
+def test_help_and_the_packages_themselves_import_nothing_heavy() -> None:
+    code = f"""
+import sys
+import collab, simulators
+from recipes.command_line import main
+main(["--help"])
+print("HEAVY", sorted(set({HEAVY!r}) & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "HEAVY []"
+
+
+def test_public_names_are_found() -> None:
+    import collab
+    import simulators
+
+    for package in (collab, simulators):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+        assert dir(package) == package.__all__
+        with pytest.raises(AttributeError, match="no attribute 'nothing_of_the_kind'"):
+            _ = package.nothing_of_the_kind  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["bild"], "collab build"),
+        (["train"], "collab train sft"),
+        (["train", "sfft", "data=x"], "collab train sft"),
+        (["eval"], "collab evaluate"),
+        (["model", "fetsch"], "collab model fetch"),
+    ],
+)
+def test_an_unknown_command_names_the_nearest(collab: Collab, arguments: list[str], near: str) -> None:
+    ended = collab(*arguments)
+    assert ended.status == 2
+    assert ended.err.startswith(f"collab: there is no command {' '.join(arguments[:2])!r}; did you mean `{near}`?\n")
+    assert "Traceback" not in ended.err
+
+
+CONFIGURED = sorted(
+    {module.removeprefix("recipes.") for module, _ in RECIPES.values()} & {path.stem for path in conf_dir().glob("*.yaml")}
+)
+
+
+@pytest.mark.parametrize("recipe", CONFIGURED)
+def test_every_recipe_shows_its_configuration(collab: Collab, recipe: str) -> None:
+    words = next(words for words, (module, _) in RECIPES.items() if module == f"recipes.{recipe}")
+    ended = collab(*words, "--cfg", "job")
+    assert (ended.status, ended.err) == (0, "")
+    assert "output_dir" in OmegaConf.to_container(OmegaConf.create(ended.out))
+
+
+def test_every_configuration_belongs_to_a_recipe() -> None:
+    assert sorted(path.stem for path in conf_dir().glob("*.yaml")) == CONFIGURED
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["enviroment=errands"], "unknown configuration key 'enviroment' (did you mean 'environment'?)"),
+        (["environment=errand"], "unknown environment 'errand' (did you mean 'errands'?); known are "),
+        (["policy=vlm"], "unknown policy 'vlm' (did you mean 'vllm'?); known are scripted, server, transformers, vllm"),
+        (["policy.sampling.temprature=1"], "unknown configuration key 'policy.sampling.temprature' (did you mean"),
+        (["+policy.sampling.temprature=1"], "unknown configuration key 'policy.sampling.temprature' (did you mean"),
+        (["limit=2", "+seeds=3"], "unknown configuration key 'seeds' (did you mean 'seed'?)"),
+        (["seed=abc"], "seed: Value 'abc' of type 'str' could not be converted to Integer"),
+        (["limit="], "limit: Value '' of type 'str' could not be converted to Integer"),
+        (["policy.urls=3"], "policy.urls: Invalid value assigned: int is not a ListConfig"),
+        (["candidates.plain.count=two"], "candidates.plain.count: Value 'two' of type 'str' could not be converted to Integer"),
+        (["candidates.plain.cont=2"], "candidates.plain.cont: there is no such key (did you mean 'count'?)"),
+        (["candidates.mine.cont=2"], "candidates.mine.cont: there is no such key (did you mean 'count'?)"),
+        (["policy.sampling.stop=[a"], "no viable alternative at input '[a'"),
+        (["seed"], "'seed' is no override; write KEY=VALUE (did you mean 'seed'?)"),
+        (
+            ["~seed"],
+            "'seed' cannot be taken out; only entries of environment.options, candidates, min_components, policies, splits can",
+        ),
+        (["~nothing"], "unknown configuration key 'nothing'"),
+    ],
+)
+def test_a_wrong_override_is_refused_before_anything_is_loaded(collab: Collab, overrides: list[str], said: str) -> None:
+    ended = collab("build", *overrides)
+    assert ended.status == 2
+    assert ended.err.startswith(f"collab: {said}")
+    assert ended.err.count("\n") == 1
+    assert ended.sentence
+
+
+def test_an_unknown_flag_is_refused(collab: Collab) -> None:
+    ended = collab("build", "--bogus")
+    assert ended.status == 2
+    assert "unrecognized arguments: --bogus" in ended.sentence
+
+
+def test_a_value_that_must_be_given_is_asked_for(collab: Collab) -> None:
+    ended = collab("train", "sft")
+    assert (ended.status, ended.sentence) == (1, "collab: data is not set; add data=VALUE to the command")
+
+
+def composed(collab: Collab, *arguments: str) -> object:
+    ended = collab(*arguments, "--cfg", "job")
+    assert (ended.status, ended.err) == (0, "")
+    return OmegaConf.create(ended.out)
+
+
+def test_own_entries_are_added_and_changed_by_name(collab: Collab) -> None:
+    config = composed(
+        collab,
+        "evaluate",
+        "policies.sft.adapter=runs/lr=1e-4/adapter",
+        "policies.sft.prompt=none",
+        "policies.base.prompt=proactive",
+    )
+    assert config.policies.sft == {"prompt": "none", "adapter": "runs/lr=1e-4/adapter"}  # type: ignore[attr-defined]
+    assert config.policies.base.prompt == "proactive"  # type: ignore[attr-defined]
+    assert set(config.policies) == {"base", "proactive", "sft"}  # type: ignore[attr-defined]
+    config = composed(collab, "build", "candidates=stems", "candidates.asking.count=9", "+candidates.mine.stop=['?']")
+    assert config.candidates.asking.count == 9  # type: ignore[attr-defined]
+    assert config.candidates.asking.include_stop is True  # type: ignore[attr-defined]
+    assert (config.candidates.mine.count, config.candidates.mine.stop) == (1, ["?"])  # type: ignore[attr-defined]
+
+
+def test_entries_can_be_taken_out(collab: Collab) -> None:
+    config = composed(collab, "evaluate", "~policies.base")
+    assert list(config.policies) == ["proactive"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "passed_on"),
+    [
+        ("seed=3", "seed=3"),
+        ("~policies.base", "~policies.base"),
+        ("policies.a.prompt=none", "+policies={a: {prompt: none}}"),
+        ("environment.options.level=5", "+environment.options={level: 5}"),
+        ("policies.a.adapter=it's=1", "+policies={a: {adapter: 'it\\'s=1'}}"),
+        ("policies={a: {prompt: none}}", "policies={a: {prompt: none}}"),
+    ],
+)
+def test_how_entries_are_passed_on(given: str, passed_on: str) -> None:
+    assert as_entry(given) == passed_on
+
+
+@pytest.mark.parametrize("command", [["view"], ["view", "a", "b", "c"], ["replay"], ["replay", "--all"]])
+def test_commands_without_a_configuration_say_how_they_are_called(collab: Collab, command: list[str]) -> None:
+    ended = collab(*command)
+    assert ended.status == 2
+    assert ended.sentence.startswith(f"collab: usage: collab {command[0]} RUN")
+
+
+@pytest.mark.parametrize("command", ["view", "replay"])
+def test_a_folder_without_a_run_is_refused(collab: Collab, command: str) -> None:
+    ended = collab(command, "nowhere")
+    assert ended.status == 1
+    assert ended.sentence.startswith("collab: ") and "nowhere" in ended.sentence
+
+
+def test_a_model_that_cannot_be_fetched_is_one_sentence(collab: Collab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLAB_CACHE", "/proc/nowhere")
+    ended = collab("model", "fetch")
+    assert ended.status == 1
+    assert ended.sentence.startswith("collab: cannot write the embedded model to /proc/nowhere: ")

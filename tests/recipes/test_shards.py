@@ -1,0 +1,188 @@
+"""Shards: each a run of its own; merged they are, byte by byte, what one process would have built."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from collab.data.export import read_rows
+from simulators.errors import ConfigurationError
+from simulators.tree_file import read_trees
+from tests.recipes.conftest import Collab, Ended
+
+DRY = ["environment=math_chat", "policy=scripted", "limit=9", "max_turns=2", "public_columns=true"]
+LAYOUT = ["splits.train=0.6", "splits.validation=0.4", "length_quantiles=2", "min_components.accuracy=0.0"]
+
+
+def dataset(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "dataset").iterdir())}
+
+
+def shard(collab: Collab, index: int, count: int, *more: str) -> Ended:
+    ended = collab("build", *DRY, *LAYOUT, "output_dir=shared", f"shard.index={index}", f"shard.count={count}", *more)
+    assert ended.status == 0, ended.err
+    return ended
+
+
+def said(ended: Ended) -> str:
+    assert ended.status == 1
+    return ended.sentence.removeprefix("collab: ")
+
+
+def test_two_shards_merged_are_byte_for_byte_one_run(collab: Collab) -> None:
+    assert collab("build", *DRY, *LAYOUT, "output_dir=whole").status == 0
+    for index in (1, 0):
+        shard(collab, index, 2)
+    parts = [{tree.task_id for tree in read_trees(Path("shared/shards") / f"{index}-of-2")} for index in (0, 1)]
+    assert [len(part) for part in parts] == [5, 4]
+    assert not parts[0] & parts[1]
+
+    ended = collab("merge", "output_dir=shared")
+    assert ended.status == 0, ended.err
+    assert "2 shards, 9 tasks\n" in ended.out
+    assert dataset(Path("shared")) == dataset(Path("whole"))
+    assert len(dataset(Path("shared"))) == 7
+    merged = {tree.task_id: tree.fingerprint() for tree in read_trees(Path("shared"))}
+    assert merged == {tree.task_id: tree.fingerprint() for tree in read_trees(Path("whole"))}
+    assert list(merged) == sorted(merged)
+    before = dataset(Path("shared"))
+    assert collab("merge", "output_dir=shared").status == 0  # again is as good as once
+    assert dataset(Path("shared")) == before
+    assert collab("view", "shared", "page.html").status == 0
+
+
+def test_a_launcher_starts_the_shards(collab: Collab) -> None:
+    ended = collab("build", "--multirun", *DRY, "output_dir=shared", "shard.count=3", "shard.index=0,1,2")
+    assert ended.status == 0, ended.err
+    assert sorted(path.name for path in Path("shared/shards").glob("*-of-*")) == ["0-of-3", "1-of-3", "2-of-3"]
+    assert collab("merge", "output_dir=shared").status == 0
+    assert collab("build", *DRY, "output_dir=whole").status == 0
+    assert dataset(Path("shared")) == dataset(Path("whole"))
+
+
+@pytest.mark.parametrize(("index", "count"), [(2, 2), (-1, 2), (0, 0), (1, 1)])
+def test_a_shard_that_cannot_be_is_refused(collab: Collab, index: int, count: int) -> None:
+    ended = collab("build", *DRY, f"shard.index={index}", f"shard.count={count}")
+    assert f"shard.index is {index} and shard.count {count}; the index must lie in [0, count)" in said(ended)
+
+
+def test_more_shards_than_tasks_are_refused(collab: Collab) -> None:
+    ended = collab("build", *DRY, "shard.index=9", "shard.count=10")
+    assert said(ended) == "shard 9 of 10 has no task: there are only 9"
+
+
+def test_a_shard_is_not_pushed(collab: Collab) -> None:
+    ended = collab("build", *DRY, "shard.count=2", "push_to=acme/sums")
+    assert said(ended).startswith("push_to: one shard is not the dataset")
+
+
+def test_merging_waits_for_every_shard_unless_told_otherwise(collab: Collab) -> None:
+    shard(collab, 0, 2)
+    assert (
+        said(collab("merge", "output_dir=shared"))
+        == "shared/shards: shard 1 of 2 is not finished; start it again, or set allow_missing=true"
+    )
+    ended = collab("merge", "output_dir=shared", "allow_missing=true")
+    assert ended.status == 0
+    assert "1 of 2 shards are not finished; what they have is merged" in ended.out
+    assert len(list(read_trees(Path("shared")))) == 5
+
+
+def test_shards_of_two_configurations_are_not_merged(collab: Collab) -> None:
+    shard(collab, 0, 2)
+    shard(collab, 1, 2, "seed=1")
+    assert "shards 0-of-2 and 1-of-2 differ in seed: 0 and 1" in said(collab("merge", "output_dir=shared"))
+
+
+def test_shards_of_two_cuts_are_not_merged(collab: Collab) -> None:
+    shard(collab, 0, 2)
+    shard(collab, 0, 3)
+    assert "holds builds cut into 2 and 3 shards" in said(collab("merge", "output_dir=shared"))
+
+
+def test_a_folder_without_shards_is_refused(collab: Collab) -> None:
+    assert said(collab("merge", "output_dir=nothing")).startswith("nothing has no shards; give the output_dir of a build")
+
+
+def test_a_task_in_two_shards_is_taken_once(collab: Collab) -> None:
+    for index in (0, 1):
+        shard(collab, index, 2)
+    first, second = (Path("shared/shards") / f"{index}-of-2" / "trees.jsonl" for index in (0, 1))
+    lines = second.read_text().splitlines(keepends=True)
+    second.write_text("".join([*lines, first.read_text().splitlines(keepends=True)[1]]))
+    ended = collab("merge", "output_dir=shared")
+    assert "2 shards, 9 tasks, 1 of them in more than one shard" in ended.out
+    ids = [row["task_id"] for row in (*read_rows(Path("shared"), "sft"), *read_rows(Path("shared"), "sft", "validation"))]
+    assert len(ids) == len(set(ids))
+
+
+def test_a_shard_that_lost_a_tree_is_noticed(collab: Collab) -> None:
+    for index in (0, 1):
+        shard(collab, index, 2)
+    path = Path("shared/shards/0-of-2/trees.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    lost = json.loads(lines[-1])["task_id"]
+    path.write_text("".join(lines[:-1]))
+    assert f"1 tasks have no tree, the first is {lost}" in said(collab("merge", "output_dir=shared"))
+
+
+def test_datasets_are_written_again_with_other_thresholds(collab: Collab) -> None:
+    assert collab("build", *DRY, "output_dir=whole").status == 0
+    pairs = len(read_rows(Path("whole"), "dpo"))
+    ended = collab("build", *DRY, "output_dir=whole", "min_gap=0.02", "splits.train=0.5", "splits.test=0.5")
+    assert ended.status == 0, ended.err
+    assert "model calls: 0 made, 0 read from the journal" in ended.out
+    assert 0 < len(read_rows(Path("whole"), "dpo", "train")) + len(read_rows(Path("whole"), "dpo", "test")) < pairs
+    assert "holds a run with max_turns=2" in said(collab("build", *DRY, "output_dir=whole", "max_turns=3"))
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("splits.train=0.5", "splits: the shares add up to 0.5"),
+        ("pairs_per_turn=0", "pairs_per_turn is 0"),
+        ("length_quantiles=1", "length_quantiles is 1"),
+        ("max_conversation_tokens=0", "max_tokens is 0"),
+        ("forward_sampling.max_samples=2", "forward_sampling: max_futures is 2; it must be at least min_futures (3)"),
+        ("candidates.plain.count=-1", "candidates.plain.count is -1"),
+        ("candidates.other.policy.modl=x", "candidates.other.policy: "),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_before_anything_is_built(collab: Collab, override: str, part: str) -> None:
+    ended = collab("build", *DRY, override)
+    assert part in said(ended)
+    assert not list(Path().rglob("trees.jsonl")) or not list(read_trees(Path("outputs/build/math_chat")))
+
+
+def test_candidates_may_come_from_another_model(collab: Collab) -> None:
+    ended = collab(
+        "build", *DRY, "limit=2", "output_dir=mixed", "candidates.other.policy.model=tests.recipes.test_shards:another",
+        "candidates.other.count=2", "forward_sampling.max_samples=6",
+    )  # fmt: skip
+    assert ended.status == 0, ended.err
+    sources = {
+        (node.annotations["candidate"]["source"], node.model)
+        for tree in read_trees(Path("mixed"))
+        for node in tree.nodes
+        if "candidate" in node.annotations
+    }
+    assert sources == {
+        ("plain", "recipes.dry_run:reply"),
+        ("proactive", "recipes.dry_run:reply"),
+        ("other", "tests.recipes.test_shards:another"),
+    }
+
+
+def another(request: object, rng: object) -> str:
+    """The script of another model."""
+    return f"The answer is {id(rng) % 7}."
+
+
+def test_a_script_that_is_not_there_is_refused(collab: Collab) -> None:
+    assert "script 'recipes.dry_run:nothing' cannot be loaded" in said(
+        collab("build", *DRY, "policy.model=recipes.dry_run:nothing")
+    )
+    from recipes.dry_run import scripted_model
+
+    with pytest.raises(ConfigurationError, match="is not a function"):
+        scripted_model("recipes.dry_run:WORDS")
