@@ -11,7 +11,7 @@ VENV_VLLM  ?= .venv-vllm
 BIN_VLLM   := $(VENV_VLLM)/bin
 STAMP_VLLM := $(VENV_VLLM)/.installed
 
-.PHONY: venv venv-vllm demo test test-slow test-vllm lint format bench-sampling bench-rewards bench-evolving bench-vllm clean
+.PHONY: venv venv-vllm demo test test-slow test-vllm lint format bench-sampling bench-rewards bench-evolving bench-building bench-vllm clean
 
 venv: $(STAMP)
 
@@ -65,6 +65,9 @@ bench-rewards: $(STAMP)
 
 bench-evolving: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.evolving
+
+bench-building: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.building
 
 bench-vllm: $(STAMP_VLLM)
 	$(BIN_VLLM)/python -m tests.benchmarks.vllm_engine

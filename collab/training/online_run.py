@@ -14,7 +14,6 @@ from collab.training.adapters import save_trained
 from collab.training.chat_templates import sampling_chat_template
 from collab.training.episodes import EpisodeStart
 from collab.training.lora import LoraSettings, load_for_training
-from collab.training.metrics_log import MetricsLog
 from collab.training.online_settings import RolloutSettings
 from collab.training.rollout_journal import fingerprint
 from collab.training.settings import OptimizationSettings, latest_checkpoint, trainer_arguments
@@ -78,6 +77,8 @@ class OnlineRun:
 
     def common(self) -> dict[str, Any]:
         """Return what every trainer of this run is given: model, tokenizer, a new adapter's configuration, callbacks."""
+        from collab.training.metrics_log import MetricsLog
+
         tokenizer = load_tokenizer(self.model)
         tokenizer.chat_template = sampling_chat_template(tokenizer)
         return {

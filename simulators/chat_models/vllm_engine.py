@@ -130,12 +130,12 @@ class EngineThread:
             return
         started.set_result(None)
         while not self._closing:
-            self._take_in()
-            if self._running and not self._closing:
-                try:
+            try:
+                self._take_in()
+                if self._running and not self._closing:
                     self._step()
-                except Exception as error:
-                    self.fail(error)
+            except Exception as error:
+                self.fail(error)
         for submission in self._running.values():
             submission.settle()
         self.engine.engine_core.shutdown()

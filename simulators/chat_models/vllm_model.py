@@ -133,7 +133,8 @@ class VLLMChatModel:
 
         Raises:
             ContextOverflow: the conversation leaves no room for a reply.
-            ConfigurationError: the chat template fails on the conversation, or the engine has failed for good.
+            ConfigurationError: the chat template fails on the conversation, vLLM has no such sampling settings, or the engine
+                has failed for good.
             ChatModelError: the engine refuses the request or gives it up.
         """
         prompt_ids = chat_prompt_ids(self.tokenizer, request.messages, self._name)
@@ -188,18 +189,22 @@ class VLLMChatModel:
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         sampling = request.sampling
-        return SamplingParams(
-            max_tokens=min(sampling.max_tokens, room),
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            seed=(request.seed + index) % _SEED_RANGE if self._options.send_seed else None,
-            stop=list(sampling.stop) or None,
-            include_stop_str_in_output=sampling.include_stop,
-            logprobs=0 if self._options.logprobs else None,
-            structured_outputs=StructuredOutputsParams(json=dict(request.json_schema or {})) if with_schema else None,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        schema = StructuredOutputsParams(json=dict(request.json_schema or {})) if with_schema else None
+        try:
+            return SamplingParams(
+                max_tokens=min(sampling.max_tokens, room),
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                seed=(request.seed + index) % _SEED_RANGE if self._options.send_seed else None,
+                stop=list(sampling.stop) or None,
+                include_stop_str_in_output=sampling.include_stop,
+                logprobs=0 if self._options.logprobs else None,
+                structured_outputs=schema,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+        except Exception as error:  # vLLM's own kind, which has changed its base; a temperature above 2, for one
+            raise ConfigurationError(f"vLLM refuses the sampling settings: {first_lines(error)}") from None
 
     def _submit(self, submissions: list[Submission]) -> None:
         """Hand submissions over once every coroutine that is ready to ask has asked: one engine step takes them all."""

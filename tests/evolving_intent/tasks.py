@@ -21,11 +21,11 @@ BAKERY = {
 ORCHARD = {
     "id": "orchard",
     "question": (
-        "Omar owns an orchard. It has 21 rows of pear trees. There are 14 trees in every row. A storm broke 37 of the trees. "
+        "Omar owns an orchard. He planted 21 rows of pear trees. There are 14 trees in every row. A storm broke 37 of the trees. "
         "Each tree that is left gives 25 kilograms of pears. How many kilograms of pears does Omar harvest?"
     ),
     "answer": (
-        "Omar had 21*14 = <<21*14=294>>294 trees.\n"
+        "Omar planted 21*14 = <<21*14=294>>294 trees.\n"
         "After the storm, Omar has 294-37 = <<294-37=257>>257 trees left.\n"
         "Omar harvests 257*25 = <<257*25=6425>>6425 kilograms of pears.\n"
         "#### 6425"

@@ -10,7 +10,8 @@ from collab.environments.evolving_intent.gsm8k.clauses import read_clause, wante
 from collab.environments.evolving_intent.gsm8k.counts import without_count
 from collab.environments.evolving_intent.gsm8k.extraction import NotExtractable, extract, split_joint
 from collab.environments.evolving_intent.gsm8k.number_gap import mark_number
-from collab.environments.evolving_intent.gsm8k.questions import alike, people_of, question_from_line
+from collab.environments.evolving_intent.gsm8k.questions import people_of, question_from_line
+from collab.environments.evolving_intent.gsm8k.resemblance import alike, is_vague
 from collab.environments.evolving_intent.numbers import Kind, find_numbers, write_like
 from collab.environments.evolving_intent.sentences import as_sentence, same_words, split_sentences, tidy
 
@@ -198,6 +199,34 @@ def test_questions_that_a_hearer_would_confuse_are_alike():
     assert alike("How many cups did Ann have left?", "How many cups are left?")
     assert not alike("How many cups did Ann sell?", "How many cups did Bea sell?")
     assert not alike("How many cups does Ann have?", "How many cups do they have altogether?")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("How many books are left?", "How many books are there now?", True),
+        ("How many books are there in the library?", "How many books are left?", True),
+        ("How many books did Ann sell?", "How many books did Ann sell during these days combined?", True),
+        ("How many balloons are left?", "How many balloons does Ann have in total?", False),
+        ("How much did the chairs cost?", "How much did each of the chairs cost?", False),
+        ("How many boxes of apples are left?", "How many apples are left?", False),
+        ("How many pages does Ann read a day?", "How many pages does Ann read a week?", False),
+    ],
+)
+def test_extent_and_the_present_do_not_tell_questions_apart(first, second, expected):
+    assert alike(first, second) is expected and alike(second, first) is expected
+
+
+def test_a_question_that_several_lines_answer_is_vague():
+    lines = [
+        "Ann sold 3*4 = <<3*4=12>>12 books on Monday.",
+        "Then she sold 5*4 = <<5*4=20>>20 books.",
+        "She sold <<12+20=32>>32 pens.",
+    ]
+    assert is_vague("How many books did Ann sell?", lines)
+    assert not is_vague("How many books did Ann sell on Monday?", lines)
+    assert not is_vague("How many pens did Ann sell?", lines)
+    assert not is_vague("How many books did Ann sell in total?", lines)
 
 
 def test_clauses_show_their_parts():

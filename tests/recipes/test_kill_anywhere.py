@@ -29,7 +29,7 @@ class Builds:
 
     def __init__(self, folder: Path) -> None:
         self._forking = subprocess.Popen(
-            [sys.executable, "-m", "tests.recipes.warm_process"],
+            [sys.executable, "-m", "tests.recipes.forked_builds"],
             cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
             stdin=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """Shards: each a run of its own; merged they are, byte by byte, what one process would have built."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,33 @@ def dataset(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "dataset").iterdir())}
 
 
-def shard(collab: Collab, index: int, count: int, *more: str) -> Ended:
-    ended = collab("build", *DRY, *LAYOUT, "output_dir=shared", f"shard.index={index}", f"shard.count={count}", *more)
-    assert ended.status == 0, ended.err
-    return ended
+def build_here(folder: Path, *overrides: str) -> None:
+    """Do what `collab build` does, without the command line around it."""
+    from hydra import compose, initialize_config_dir
+
+    from recipes import build, overrides as command_line, schema
+
+    schema.register()
+    with initialize_config_dir(version_base="1.3", config_dir=str(command_line.conf_dir())):
+        arguments = command_line.as_entries([*DRY, *LAYOUT, f"output_dir={folder}", *overrides])
+        build.run(compose("build", overrides=arguments))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One build as a whole and in two shards, to be copied."""
+    folder = tmp_path_factory.mktemp("built")
+    build_here(folder / "whole")
+    for index in (1, 0):
+        build_here(folder / "shared", "shard.count=2", f"shard.index={index}")
+    return folder
+
+
+@pytest.fixture
+def copied(built: Path, tmp_path: Path) -> Path:
+    """The builds, free to be changed, in the folder the commands run in."""
+    shutil.copytree(built, tmp_path, dirs_exist_ok=True)
+    return tmp_path
 
 
 def said(ended: Ended) -> str:
@@ -29,10 +53,7 @@ def said(ended: Ended) -> str:
     return ended.sentence.removeprefix("collab: ")
 
 
-def test_two_shards_merged_are_byte_for_byte_one_run(collab: Collab) -> None:
-    assert collab("build", *DRY, *LAYOUT, "output_dir=whole").status == 0
-    for index in (1, 0):
-        shard(collab, index, 2)
+def test_two_shards_merged_are_byte_for_byte_one_run(collab: Collab, copied: Path) -> None:
     parts = [{tree.task_id for tree in read_trees(Path("shared/shards") / f"{index}-of-2")} for index in (0, 1)]
     assert [len(part) for part in parts] == [5, 4]
     assert not parts[0] & parts[1]
@@ -56,8 +77,7 @@ def test_a_launcher_starts_the_shards(collab: Collab) -> None:
     assert ended.status == 0, ended.err
     assert sorted(path.name for path in Path("shared/shards").glob("*-of-*")) == ["0-of-3", "1-of-3", "2-of-3"]
     assert collab("merge", "output_dir=shared").status == 0
-    assert collab("build", *DRY, "output_dir=whole").status == 0
-    assert dataset(Path("shared")) == dataset(Path("whole"))
+    assert {tree.task_id for tree in read_trees(Path("shared"))} == {f"math-chat-train-{n:02d}" for n in range(1, 10)}
 
 
 @pytest.mark.parametrize(("index", "count"), [(2, 2), (-1, 2), (0, 0), (1, 1)])
@@ -76,8 +96,8 @@ def test_a_shard_is_not_pushed(collab: Collab) -> None:
     assert said(ended).startswith("push_to: one shard is not the dataset")
 
 
-def test_merging_waits_for_every_shard_unless_told_otherwise(collab: Collab) -> None:
-    shard(collab, 0, 2)
+def test_merging_waits_for_every_shard_unless_told_otherwise(collab: Collab, copied: Path) -> None:
+    shutil.rmtree(copied / "shared" / "shards" / "1-of-2")
     assert (
         said(collab("merge", "output_dir=shared"))
         == "shared/shards: shard 1 of 2 is not finished; start it again, or set allow_missing=true"
@@ -88,15 +108,15 @@ def test_merging_waits_for_every_shard_unless_told_otherwise(collab: Collab) -> 
     assert len(list(read_trees(Path("shared")))) == 5
 
 
-def test_shards_of_two_configurations_are_not_merged(collab: Collab) -> None:
-    shard(collab, 0, 2)
-    shard(collab, 1, 2, "seed=1")
+def test_shards_of_two_configurations_are_not_merged(collab: Collab, copied: Path) -> None:
+    config = copied / "shared" / "shards" / "1-of-2" / "config.yaml"
+    config.write_text(config.read_text().replace("\nseed: 0\n", "\nseed: 1\n"))
     assert "shards 0-of-2 and 1-of-2 differ in seed: 0 and 1" in said(collab("merge", "output_dir=shared"))
 
 
-def test_shards_of_two_cuts_are_not_merged(collab: Collab) -> None:
-    shard(collab, 0, 2)
-    shard(collab, 0, 3)
+def test_shards_of_two_cuts_are_not_merged(collab: Collab, copied: Path) -> None:
+    shards = copied / "shared" / "shards"
+    shutil.copytree(shards / "0-of-2", shards / "0-of-3")
     assert "holds builds cut into 2 and 3 shards" in said(collab("merge", "output_dir=shared"))
 
 
@@ -104,9 +124,7 @@ def test_a_folder_without_shards_is_refused(collab: Collab) -> None:
     assert said(collab("merge", "output_dir=nothing")).startswith("nothing has no shards; give the output_dir of a build")
 
 
-def test_a_task_in_two_shards_is_taken_once(collab: Collab) -> None:
-    for index in (0, 1):
-        shard(collab, index, 2)
+def test_a_task_in_two_shards_is_taken_once(collab: Collab, copied: Path) -> None:
     first, second = (Path("shared/shards") / f"{index}-of-2" / "trees.jsonl" for index in (0, 1))
     lines = second.read_text().splitlines(keepends=True)
     second.write_text("".join([*lines, first.read_text().splitlines(keepends=True)[1]]))
@@ -116,9 +134,7 @@ def test_a_task_in_two_shards_is_taken_once(collab: Collab) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_a_shard_that_lost_a_tree_is_noticed(collab: Collab) -> None:
-    for index in (0, 1):
-        shard(collab, index, 2)
+def test_a_shard_that_lost_a_tree_is_noticed(collab: Collab, copied: Path) -> None:
     path = Path("shared/shards/0-of-2/trees.jsonl")
     lines = path.read_text().splitlines(keepends=True)
     lost = json.loads(lines[-1])["task_id"]
@@ -126,13 +142,16 @@ def test_a_shard_that_lost_a_tree_is_noticed(collab: Collab) -> None:
     assert f"1 tasks have no tree, the first is {lost}" in said(collab("merge", "output_dir=shared"))
 
 
-def test_datasets_are_written_again_with_other_thresholds(collab: Collab) -> None:
-    assert collab("build", *DRY, "output_dir=whole").status == 0
-    pairs = len(read_rows(Path("whole"), "dpo"))
-    ended = collab("build", *DRY, "output_dir=whole", "min_gap=0.02", "splits.train=0.5", "splits.test=0.5")
+def test_datasets_are_written_again_with_other_thresholds(collab: Collab, copied: Path) -> None:
+    ended = collab("build", *DRY, "output_dir=whole")
     assert ended.status == 0, ended.err
     assert "model calls: 0 made, 0 read from the journal" in ended.out
-    assert 0 < len(read_rows(Path("whole"), "dpo", "train")) + len(read_rows(Path("whole"), "dpo", "test")) < pairs
+    pairs = read_rows(Path("whole"), "dpo")
+    assert len(pairs) > 9
+    gaps = sorted(pair["mr_chosen"] - pair["mr_rejected"] for pair in pairs)
+    ended = collab("build", *DRY, "output_dir=whole", f"min_gap={gaps[5]}")
+    assert ended.status == 0, ended.err
+    assert len(read_rows(Path("whole"), "dpo")) == sum(gap >= gaps[5] for gap in gaps)
     assert "holds a run with max_turns=2" in said(collab("build", *DRY, "output_dir=whole", "max_turns=3"))
 
 

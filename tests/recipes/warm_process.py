@@ -7,6 +7,7 @@ fork's process id and, when it has ended, its exit status (negative: the signal)
 
 import json
 import os
+import signal
 import sys
 import traceback
 
@@ -21,6 +22,7 @@ def main() -> None:
         arguments = json.loads(line)
         child = os.fork()
         if child == 0:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background would have it ignored
             for name, stream in (("out.txt", 1), ("err.txt", 2)):
                 os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), stream)
             os._exit(_status(collab, arguments))

@@ -24,7 +24,7 @@ GREEDY = SamplingSettings(max_tokens=12, temperature=0.0)
 LONG_PROMPT = "You keep the diary of a lighthouse. " + " ".join(f"On day {day} the sea was calm." for day in range(1, 21))
 
 
-ENDLESS = SamplingSettings(max_tokens=60, temperature=5.0)  # so hot that nearly no reply ends by itself
+ENDLESS = SamplingSettings(max_tokens=60, temperature=2.0)  # so hot that hardly a reply ends by itself
 
 
 def ask(text: str = "Name three colours.", sampling: SamplingSettings = GREEDY, **settings: object) -> ChatRequest:
@@ -83,6 +83,11 @@ async def test_a_later_request_joins_the_running_ones(model: VLLMChatModel) -> N
         await long
     idle = model._engine.call(lambda engine: engine.has_unfinished_requests())
     assert await asyncio.wrap_future(idle) is False  # given up by its caller, given up by the engine
+
+
+async def test_settings_that_vllm_does_not_have_are_a_clear_error(model: VLLMChatModel) -> None:
+    with pytest.raises(ConfigurationError, match=r"sampling settings.*temperature"):
+        await model.complete(ask(sampling=SamplingSettings(temperature=2.5)))
 
 
 async def test_stop_strings_are_cut_or_kept(model: VLLMChatModel) -> None:

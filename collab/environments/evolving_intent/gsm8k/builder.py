@@ -24,7 +24,8 @@ from collab.environments.evolving_intent.gsm8k.calculator import (
 )
 from collab.environments.evolving_intent.gsm8k.counterfactuals import Exchange, exchanges
 from collab.environments.evolving_intent.gsm8k.extraction import Extraction, NotExtractable, extract
-from collab.environments.evolving_intent.gsm8k.questions import alike, step_questions
+from collab.environments.evolving_intent.gsm8k.questions import step_questions
+from collab.environments.evolving_intent.gsm8k.resemblance import alike
 from collab.environments.evolving_intent.intent import SOURCE, Argument, Function, Ingredients
 from collab.environments.evolving_intent.numbers import find_numbers
 from collab.environments.evolving_intent.sentences import tidy

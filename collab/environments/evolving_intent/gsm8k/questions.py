@@ -17,28 +17,25 @@ from collab.environments.evolving_intent.gsm8k.english import (
     BE,
     CALENDAR,
     DETERMINERS,
-    EXTENT,
     FAMILIAR,
-    LIGHT,
     MEASURES,
     MODALS,
     PEOPLE_PRONOUNS,
     PLURAL_QUANTITIES,
     PRONOUNS,
     QUANTITIES,
-    TIMES,
     VERBS,
     is_plural,
     stem,
 )
-from collab.environments.evolving_intent.sentences import capitalise, same_words, tidy
+from collab.environments.evolving_intent.gsm8k.resemblance import NAME, alike, is_vague
+from collab.environments.evolving_intent.sentences import capitalise, tidy
 
 _SIZES = ("old", "tall", "long", "wide", "deep", "high", "far", "thick")
 _PRICED = frozenset({"cost", "pay", "charge", "be"})
 _EMPTY_VERBS = frozenset({"mean", "equal", "total", "amount", "go", "come", "become", "rise", "increase", "drop", "fall"})
 """Verbs that link a number to its subject, or are lost without the particle that a clause's reading drops."""
 _MONEY_VERBS = frozenset({"spend", "earn", "pay", "cost", "charge", "owe"})
-_NAME = re.compile(r"\b[A-Z][a-z]+\b")
 _MAX_WORDS = 25
 
 
@@ -63,92 +60,9 @@ def step_questions(problem: str, solution: str, calculation: Calculation) -> lis
         # the step's own sentence first: the socratic questions were written apart from it and miss it now and then
         found = (question_from_line(statement, problem, "\n".join(lines[:line_number])), asked.strip())
         text = next((text for text in found if text and _is_sound(text)), None)
-        if text and not _is_vague(text, lines) and not any(alike(text, other.text) for other in questions):
+        if text and not is_vague(text, lines) and not any(alike(text, other.text) for other in questions):
             questions.append(StepQuestion(capitalise(text), step))
     return questions
-
-
-_GROUP = re.compile(r"\b(?:they|all|each|both|altogether|together|total|combined|two|three|four)\b", re.IGNORECASE)
-
-
-def alike(first: str, second: str) -> bool:
-    """True where two questions ask for the same thing in nearly the same words, so that a hearer would take one for the other.
-
-    Names tell questions apart, unless one has none and does not speak of a group. Extent alone does not ("sell" and "sell these
-    days combined"), and of things that are there now nothing but the thing counted does.
-    """
-    if same_words(first, second):
-        return True
-    names = [set(_names(text)) for text in (first, second)]
-    if names[0] != names[1]:
-        bare = first if not names[0] else second if not names[1] else None
-        if bare is None or _GROUP.search(bare):
-            return False
-    if _unit_asked(first) != _unit_asked(second):
-        return False
-    content = [_content(text) for text in (first, second)]
-    difference = content[0] ^ content[1]
-    nested = content[0] <= content[1] or content[1] <= content[0]
-    now = _NOW in content[0] & content[1] and all(_STATIVE.search(text) for text in (first, second))
-    return nested and (not difference or now or (difference <= EXTENT | TIMES and bool(difference & EXTENT)))
-
-
-_NOW = "now"
-_STATIVE = re.compile(
-    r"\b(?:are|is|were|was)\b(?: there)?(?: now| still)?(?: left| remaining)?(?:\?| in\b| at\b| on\b)", re.IGNORECASE
-)
-_UNIT = re.compile(
-    r"how (?:many|much) (?P<unit>.*?)\b(?:is|are|was|were|do|does|did|has|have|had|will|would|can|could|must|should)\b",
-    re.IGNORECASE,
-)
-
-
-def _names(text: str) -> list[str]:
-    return [name for name in _NAME.findall(text.split(" ", 1)[-1]) if name not in CALENDAR]
-
-
-def _unit_asked(text: str) -> frozenset[str]:
-    match = _UNIT.search(text)
-    return (
-        frozenset(stem(word) for word in re.findall(r"[a-z]+", match["unit"].lower()) if word not in LIGHT)
-        if match
-        else frozenset()
-    )
-
-
-def _content(text: str) -> set[str]:
-    """Return the stems of the words that say what is asked; ways to come by something are one, and so are "left" and "now"."""
-    rest = text.split(" ", 1)[-1]
-    for name in _names(text):
-        rest = re.sub(rf"\b{name}(?:'s)?", "", rest)
-    stems = {stem(word) for word in re.findall(r"[a-z]+", rest.lower()) if word not in LIGHT | PRONOUNS}
-    stative = _STATIVE.search(text) and not re.search(r"\b(?:total|altogether|all)\b", text)
-    if stative or re.search(r"\b(?:left|remain\w*|still|now|currently)\b", text):
-        stems.add(_NOW)
-    return {"gain" if word in ("get", "make", "earn", "receive") else word for word in stems}
-
-
-def _is_vague(text: str, lines: list[str]) -> bool:
-    """True for "How many books did he sell?" where the solution works out several such sales: which one stays open."""
-    unit = _unit_asked(text)
-    content = _content(text) - {_NOW, "gain"}
-    verbs = {lemma for word in re.findall(r"[a-z]+", text) for lemma, form in VERBS.get(word, ()) if form == "base"} - {"do"}
-    if not text.startswith("How ") or not unit or len(content - unit) > 1 or not verbs or "total" in text:
-        return False
-    forms = "|".join(form for form, readings in VERBS.items() if any(lemma in verbs for lemma, _ in readings))
-    who = "|".join([*_names(text), "he", "she", "they", "it"])
-    tells = re.compile(rf"\b(?:{who})\s(?:[a-z]+ly\s|also\s|then\s|now\s|only\s|still\s|will\s)*(?:{forms})\b", re.IGNORECASE)
-    return sum(tells.search(line) is not None and _works_out(line, unit) for line in lines) > 1
-
-
-def _works_out(line: str, unit: frozenset[str]) -> bool:
-    """True where a line's result is counted in a unit."""
-    before, mark, after = line.rpartition(">>")
-    if not mark:
-        return False
-    if unit == {"money"}:
-        return before.rpartition("<<")[0].endswith("$")
-    return unit <= {stem(word) for word in re.findall(r"[a-z]+", after.lower())}
 
 
 def _is_sound(text: str) -> bool:
@@ -371,7 +285,7 @@ def people_of(text: str) -> list[str]:
     A name is a capitalised word that is never written small, stands before a verb or "'s", and agrees with a singular verb.
     """
     names: list[str] = []
-    for match in _NAME.finditer(text):
+    for match in NAME.finditer(text):
         word, after = match.group(), text[match.end() :]
         known = word.lower() in FAMILIAR | DETERMINERS | PRONOUNS or word.lower() in VERBS or word in CALENDAR
         if known or word in names or re.search(rf"\b{word.lower()}s?\b", text):
@@ -413,7 +327,7 @@ def _subjects(lines: str, people: list[str]) -> list[str]:
     """Return the first person named in each line, the latest line first: the one a pronoun that follows means."""
     found = []
     for line in reversed(lines.split("\n")):
-        found += [name for name in _NAME.findall(line) if name in people][:1]
+        found += [name for name in NAME.findall(line) if name in people][:1]
     return found
 
 

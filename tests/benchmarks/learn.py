@@ -1,0 +1,269 @@
+"""Does every online method learn? A toy task that is solvable only by asking first, a tiny model, three seeds, on CPU.
+
+    python -m tests.benchmarks.learn [--methods grpo,grpo_mr_difference,...] [--seeds 0,1,2]
+
+The policy starts from a short supervised warm-up on a mix of asking and guessing (`ASKS` of its first replies ask), as an
+instruction-tuned model starts from one. Every method trains a LoRA adapter on it. `start` and `end` are the mean R* of held-out
+rollouts before and after (eight conversations for each of the letters); `steps` are optimizer steps.
+
+With the policy frozen at an even mix of asking and guessing, PPO's critic alone is trained; `ppo_explained_variance` is the share
+of the variance of returns at the second turn that its values explain (mean over the last rollouts, median over seeds). Then
+training with a learning critic is compared with training with a frozen one.
+
+The last line is one JSON object with all figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import os
+import random
+import statistics
+import tempfile
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+
+from collab.training.grpo import train_grpo
+from collab.training.lora import LoraSettings
+from collab.training.online_dpo import train_online_dpo
+from collab.training.online_settings import CriticSettings, GRPOSettings, OnlineDPOSettings, PPOSettings, RolloutSettings
+from collab.training.ppo import train_ppo
+from collab.training.settings import OptimizationSettings
+from tests.training import toy
+from tests.training.tiny_models import tiny_model, tiny_tokenizer
+
+ASKS = 0.1
+"""How often the warmed-up policy asks in its first reply."""
+
+COPIES = 0.9
+"""How often the warmed-up policy says the letter that it has been told."""
+
+GOAL = 0.4
+"""The reward whose first step is compared between per-turn and outcome credit."""
+
+RATE = 4e-3
+"""The learning rate of all methods."""
+
+METHODS = ("grpo", "grpo_mr_difference", "grpo_mr_branch", "online_dpo", "ppo")
+
+
+def conversation(rng: random.Random, asks: float, copies: float) -> list[tuple[str, str, bool]]:
+    """One conversation of the warm-up, as (role, text, learn from it).
+
+    In every other one the first reply asks whatever the mix says and is not learnt from, so that there is enough to learn
+    copying from.
+    """
+    letter = rng.choice(toy.LETTERS)
+    forced = rng.random() < 0.5
+    first = "?" if forced or rng.random() < asks else rng.choice(toy.LETTERS)
+    messages = [("user", "Pick.", False), ("assistant", first, not forced)]
+    if first == letter:
+        return messages
+    if first == "?":
+        second = letter if rng.random() < copies else rng.choice(toy.LETTERS)
+        return [*messages, ("user", f"It is {letter}.", False), ("assistant", second, True)]
+    second = "?" if rng.random() < asks else rng.choice(toy.LETTERS)
+    return [*messages, ("user", "No.", False), ("assistant", second, True)]
+
+
+def warmed_up(folder: Path, seed: int, asks: float, copies: float = COPIES, steps: int = 400) -> str:
+    """Train a tiny model on the mix, all its weights, and return its folder."""
+    tokenizer = tiny_tokenizer(texts=["user\nPick.", "assistant\n", "user\nIt is ", "user\nNo."] * 50, merges=30)
+    model = tiny_model(tokenizer, seed, hidden=64, spread=0.05)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=steps)
+    rng = random.Random(f"warm-up/{seed}")
+    for _ in range(steps):
+        rows, targets = zip(*(tokens_of(tokenizer, conversation(rng, asks, copies)) for _ in range(32)), strict=True)
+        pad = torch.nn.utils.rnn.pad_sequence
+        loss = model(input_ids=pad(rows, True, 0), labels=pad(targets, True, -100)).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def tokens_of(tokenizer: Any, messages: list[tuple[str, str, bool]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids of a conversation in ChatML, and its labels."""
+    ids: list[int] = []
+    labels: list[int] = []
+    for role, text, learn in messages:
+        head, body, tail = (
+            tokenizer(part, add_special_tokens=False).input_ids for part in (f"<|im_start|>{role}\n", f"{text}<|im_end|>", "\n")
+        )
+        ids += head + body + tail
+        labels += [-100] * len(head) + (body if learn else [-100] * len(body)) + [-100] * len(tail)
+    return torch.tensor(ids), torch.tensor(labels)
+
+
+def mean_reward(model: str, adapter: Path | None, seed: int) -> float:
+    """Return the mean R* of eight conversations a letter, with seeds that training never uses."""
+    import asyncio
+
+    from collab.mr import score_future
+    from simulators.chat_models.protocol import SamplingSettings
+    from simulators.chat_models.transformers_model import TransformersChatModel
+    from simulators.forward_sampling import future_seeds, sample_future
+    from simulators.policy import Policy
+
+    environment = toy.environment()
+
+    async def measure() -> float:
+        chat = TransformersChatModel.from_pretrained(model, str(adapter) if adapter else None, dtype="float32")
+        policy = Policy(chat, SamplingSettings(max_tokens=4))
+
+        async def one(task: Any, index: int) -> float:
+            user = environment.user_for(task)
+            future = await sample_future((), user, policy, 2, future_seeds(10_000 + seed, task.id, index, index))
+            scored = await score_future(environment, task, future)
+            assert scored.reward is not None
+            return scored.reward
+
+        rewards = await asyncio.gather(*(one(task, index) for task in toy.tasks() for index in range(8)))
+        await chat.aclose()
+        return statistics.fmean(rewards)
+
+    return asyncio.run(measure())
+
+
+def rollout() -> RolloutSettings:
+    return RolloutSettings(max_tokens=4, window_turns=1, num_samples=3, logged_conversations=100_000)
+
+
+def optimization(rate: float, steps: int) -> OptimizationSettings:
+    return OptimizationSettings(
+        learning_rate=rate,
+        batch_size=32,
+        per_device_batch_size=32,
+        max_steps=steps,
+        max_length=256,
+        save_steps=100_000,
+    )
+
+
+LORA = LoraSettings(rank=8, alpha=16)
+
+CRITIC = CriticSettings(learning_rate=5e-3, rank=8, epochs=4, batch_size=32)
+
+
+def train(method: str, model: str, folder: Path, seed: int, steps: int, critic: CriticSettings | None = None) -> Path:
+    """Train by one method and return the adapter."""
+    environment, tasks = toy.environment(), toy.tasks(64)
+    common: dict[str, Any] = {"lora": LORA, "seed": seed}
+    if method.startswith("grpo"):
+        credit = method.removeprefix("grpo").strip("_") or "outcome"
+        settings = GRPOSettings(rollout=rollout(), group_size=8, credit=credit, variant="grpo")
+        return train_grpo(environment, tasks, model, folder, settings=settings, optimization=optimization(RATE, steps), **common)
+    if method == "online_dpo":
+        pairs = OnlineDPOSettings(rollout=rollout(), group_size=4)
+        return train_online_dpo(
+            environment, tasks, model, folder, settings=pairs, optimization=optimization(RATE, steps), **common
+        )
+    ppo = PPOSettings(rollout=rollout(), kl_beta=0.01, critic=critic or CRITIC)
+    return train_ppo(environment, tasks, model, folder, settings=ppo, optimization=optimization(RATE, steps), **common)
+
+
+def metrics(folder: Path, name: str) -> list[float]:
+    """Return one metric over the steps of a run."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line[name] for line in lines if name in line]
+
+
+def rewards_by_step(folder: Path) -> list[float]:
+    """Return the mean reward of each rollout: of whole conversations, or (mr_branch) of the replies to first turns.
+
+    Replies to later turns are left out, as they stand on a history that was chosen for being good.
+    """
+    by_step: dict[int, list[float]] = {}
+    for line in (folder / "conversations.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["turn"] == 1 and row["reward"] is not None:
+            by_step.setdefault(row["step"], []).append(row["reward"])
+    return [statistics.fmean(rewards) for _, rewards in sorted(by_step.items())]
+
+
+def steps_to(rewards: list[float], goal: float, window: int = 3) -> int | None:
+    """Return the first step at which the mean of the last `window` rollouts' rewards reaches the goal."""
+    for step in range(window, len(rewards) + 1):
+        if statistics.fmean(rewards[step - window : step]) >= goal:
+            return step
+    return None
+
+
+def critic_alone(folder: Path, seed: int, steps: int) -> float:
+    """Train PPO's critic with the policy held at an even mix and return the variance it explains at the second turn."""
+    model = warmed_up(folder / "even", seed, asks=0.5, copies=1.0)
+    critic = replace(CRITIC, warmup_steps=steps)
+    train("ppo", model, folder / "critic", seed, steps, critic)
+    return statistics.fmean(metrics(folder / "critic", "critic/explained_variance_turn_2")[-5:])
+
+
+def quietly(function: Any, *arguments: Any) -> Any:
+    """Run without progress bars and logs on the terminal."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return function(*arguments)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--without-critic", action="store_true", help="leave out the critic's own experiments")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    figures: dict[str, Any] = {"methods": {}}
+    first: dict[str, list[int]] = {}
+    explained, with_critic, without_critic = [], [], []
+    with tempfile.TemporaryDirectory() as scratch:
+        for seed in seeds:
+            base = Path(scratch) / str(seed)
+            model = quietly(warmed_up, base / "model", seed, ASKS)
+            start = quietly(mean_reward, model, None, seed)
+            for method in options.methods.split(","):
+                began = time.perf_counter()
+                adapter = quietly(train, method, model, base / method, seed, options.steps)
+                seconds = time.perf_counter() - began
+                end = quietly(mean_reward, model, adapter, seed)
+                row = {"start": round(start, 3), "end": round(end, 3), "steps": options.steps, "seconds": round(seconds, 1)}
+                figures["methods"].setdefault(method, {})[str(seed)] = row
+                reached = steps_to(rewards_by_step(base / method), GOAL)
+                first.setdefault(method, []).append(reached if reached is not None else options.steps + 1)
+                print(f"{method:20} seed {seed}: R* {start:.2f} -> {end:.2f} in {seconds:.0f} s; {GOAL} at step {reached}", flush=True)
+                if method == "ppo":
+                    with_critic.append(end)
+            if options.without_critic:
+                continue
+            explained.append(quietly(critic_alone, base, seed, options.steps))
+            adapter = quietly(train, "ppo", model, base / "frozen", seed, options.steps, replace(CRITIC, frozen=True))
+            without_critic.append(quietly(mean_reward, model, adapter, seed))
+            print(f"critic seed {seed}: explains {explained[-1]:.2f}; PPO with a frozen critic ends at {without_critic[-1]:.2f}", flush=True)
+    figures["steps_to_goal_median"] = {method: statistics.median(values) for method, values in first.items()}
+    if explained:
+        figures["ppo_explained_variance"] = round(statistics.median(explained), 3)
+        figures["ppo_end_median"] = {
+            "critic": round(statistics.median(with_critic), 3) if with_critic else None,
+            "frozen_critic": round(statistics.median(without_critic), 3),
+        }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
