@@ -54,7 +54,8 @@ class ProgressBar(TrainerCallback):  # type: ignore[misc]
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         """Keep the figures that are shown beside the bar."""
-        figures = [f"{name} {float(logs[name]):.3g}" for name in _SHOWN if name in (logs or {})] if logs else []
+        known = {name: value for name, value in (logs or {}).items() if value is not None}
+        figures = [f"{name} {float(known[name]):.3g}" for name in _SHOWN if name in known]
         if figures:
             self._latest = ", ".join(figures)
 
