@@ -52,7 +52,7 @@ def run(config: Any) -> DatasetStatistics:
     folder = RunFolder(config)
     loaded = assembly.tasks(config)
     print_skipped(loaded.skipped)
-    tasks = shards.part_of(loaded.tasks, config.shard)
+    tasks, source_licence = shards.part_of(loaded.tasks, config.shard), licence(config)
     with assembly.open_journal(folder.path) as journal:
         finished, stopped = shards.open_trees(folder.path)
         try:
@@ -60,10 +60,10 @@ def run(config: Any) -> DatasetStatistics:
             work = Work(finished, stopped)
             asyncio.run(_build(config, tasks, work, assembly.Models(journal, spending), watch))
             trees = TreeSet([finished, stopped], only={task.id for task in tasks})
-            figures = write_datasets(config, trees, folder.path / "dataset", licence(config))
+            figures = write_datasets(config, trees, folder.path / "dataset", source_licence)
         finally:
             shards.close_trees(finished, stopped)
-        shards.write_manifest(folder.path, tasks, licence(config), loaded.skipped)
+        shards.write_manifest(folder.path, tasks, source_licence, loaded.skipped)
         folder.log_metrics(
             "build",
             **as_plain(figures),

@@ -33,7 +33,7 @@ def export_settings(config: Any) -> ExportSettings:
     Raises:
         ConfigurationError: for shares of splits that do not add up to 1.
     """
-    return ExportSettings(plain(config.splits), config.deduplicate, config.public_columns, config.seed)
+    return ExportSettings(plain(config.splits), config.deduplicate, config.public_columns)
 
 
 def licence(config: Any) -> str | None:

@@ -22,6 +22,7 @@ from collab.data.tree_set import TreeSet
 from collab.evaluation.page import write_whole
 from recipes.datasets import write_datasets
 from recipes.launch import launch
+from recipes.run_folder import flat
 from recipes.shards import MANIFEST, SHARDS
 from simulators.conversation import ConversationTree
 from simulators.errors import ConfigurationError
@@ -90,17 +91,29 @@ def shard_folders(folder: Path) -> list[ShardFolder]:
         name = _NAME.fullmatch(path.name)
         if name is None or not (path / "config.yaml").is_file():
             continue
-        manifest = path / MANIFEST
-        read = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else None
-        tasks = frozenset(read["tasks"]) if read else None
-        config = OmegaConf.load(path / "config.yaml")
-        found.append(ShardFolder(path, int(name[1]), int(name[2]), config, tasks, read["licence"] if read else None))
+        tasks, licence = read_manifest(path / MANIFEST)
+        found.append(ShardFolder(path, int(name[1]), int(name[2]), OmegaConf.load(path / "config.yaml"), tasks, licence))
     if not found:
         raise ConfigurationError(f"{folder} has no shards; give the output_dir of a build with shard.count above 1")
     if len(counts := {shard.count for shard in found}) > 1:
         cuts = " and ".join(map(str, sorted(counts)))
         raise ConfigurationError(f"{folder / SHARDS} holds builds cut into {cuts} shards; delete those that you do not want")
     return sorted(found, key=lambda shard: shard.index)
+
+
+def read_manifest(path: Path) -> tuple[frozenset[str] | None, str | None]:
+    """Return the tasks and the licence of a finished shard, (None, None) of one that is not.
+
+    Raises:
+        ConfigurationError: when the manifest is damaged.
+    """
+    if not path.is_file():
+        return None, None
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        return frozenset(manifest["tasks"]), manifest["licence"]
+    except (ValueError, KeyError, TypeError):
+        raise ConfigurationError(f"{path} is damaged; start that shard again") from None
 
 
 def check_complete(found: list[ShardFolder], allow_missing: bool) -> None:
@@ -125,9 +138,9 @@ def check_alike(found: list[ShardFolder]) -> None:
     Raises:
         ConfigurationError: naming the first key in which two differ.
     """
-    first = _flat(without_machine(OmegaConf.to_container(found[0].config)))  # type: ignore[arg-type]
+    first = flat(without_machine(OmegaConf.to_container(found[0].config)))  # type: ignore[arg-type]
     for shard in found[1:]:
-        other = _flat(without_machine(OmegaConf.to_container(shard.config)))  # type: ignore[arg-type]
+        other = flat(without_machine(OmegaConf.to_container(shard.config)))  # type: ignore[arg-type]
         for key in sorted(first.keys() | other.keys()):
             if first.get(key) != other.get(key):
                 raise ConfigurationError(
@@ -152,12 +165,6 @@ def keep_trees(trees: Iterable[ConversationTree], path: Path) -> None:
         for tree in trees:
             file.append(tree)
     part.replace(path)
-
-
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(node, dict) and node:
-        return {key: value for name, child in node.items() for key, value in _flat(child, f"{prefix}{name}.").items()}
-    return {prefix.rstrip("."): node}
 
 
 def main() -> None:

@@ -51,8 +51,8 @@ class RunFolder:
         path = self.path / "config.yaml"
         if not path.is_file() or not self._has_results():
             return
-        before = _flat(OmegaConf.to_container(OmegaConf.load(path)))
-        now = _flat(OmegaConf.to_container(self._config, resolve=True))
+        before = flat(OmegaConf.to_container(OmegaConf.load(path)))
+        now = flat(OmegaConf.to_container(self._config, resolve=True))
         for key in sorted(before.keys() | now.keys()):
             if not _FREE_TO_CHANGE.fullmatch(key) and before.get(key) != now.get(key):
                 raise ConfigurationError(
@@ -100,7 +100,8 @@ def _is_only_a_header(path: Path) -> bool:
         return len(list(itertools.islice(stream, 2))) < 2
 
 
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+def flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Return a nested configuration as one mapping with dotted keys."""
     if isinstance(node, dict) and node:
-        return {key: value for name, child in node.items() for key, value in _flat(child, f"{prefix}{name}.").items()}
+        return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}
     return {prefix.rstrip("."): node}

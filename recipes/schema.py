@@ -236,7 +236,6 @@ class ImportPublic:
     deduplicate: bool = True
     public_columns: bool = True
     licence: str | None = None
-    seed: int = 0
 
 
 @dataclass

@@ -55,10 +55,14 @@ def part_of(tasks: Sequence[Task], shard: Any) -> list[Task]:
 
 
 def open_trees(folder: Path) -> tuple[TreeFile, TreeFile]:
-    """Open the trees of finished tasks, and an empty file for those of tasks that stop early: they are tried again each time."""
+    """Open the trees of finished tasks, and an empty file for those of tasks that stop early: they are tried again each time.
+
+    The manifest of an earlier start goes: until this one ends, the build is not finished.
+    """
     finished = TreeFile(folder / "trees.jsonl")
     try:
-        (folder / "stopped.jsonl").unlink(missing_ok=True)
+        for name in ("stopped.jsonl", MANIFEST):
+            (folder / name).unlink(missing_ok=True)
         return finished, TreeFile(folder / "stopped.jsonl")
     except BaseException:
         finished.close()

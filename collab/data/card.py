@@ -141,16 +141,17 @@ def _gap(figures: DatasetStatistics) -> list[str]:
 
 
 def _origin(details: Mapping[str, Any], licence: str | None) -> list[str]:
-    if "tasks" not in details:
+    source = details.get("tasks") or details.get("data")
+    if source is None:
         return []
     environment = details.get("environment")
-    name = environment.get("name") if isinstance(environment, Mapping) else None
+    of = f"environment `{environment.get('name')}`, " if isinstance(environment, Mapping) else ""
     stated = f"licence: {licence}" if licence else "licence: not known; state it (`licence=...`) before you pass the data on"
     return [
         "",
         "## Source",
         "",
-        f"Tasks: `{details['tasks']}` (environment `{name}`, split `{details.get('split', '')}`); {stated}.",
+        f"Tasks: `{source}` ({of}split `{details.get('split', '')}`); {stated}.",
     ]
 
 

@@ -44,7 +44,6 @@ class ExportSettings:
     splits: Mapping[str, float] = field(default_factory=dict)
     deduplicate: bool = True
     public_columns: bool = False
-    seed: int = 0
 
     def __post_init__(self) -> None:
         check_shares(self.splits)
@@ -134,7 +133,7 @@ def _rows(
 
     for number, tree in enumerate(trees):
         figures.add_tree(tree)
-        split = split_of(tree, settings.splits, settings.seed)
+        split = split_of(tree, settings.splits)
         row = sft_row(tree, conversations)
         if row is not None and is_new("sft", row["messages"]):
             figures.add_conversation(row, split)

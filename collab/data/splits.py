@@ -1,7 +1,8 @@
 """Splits by task: every conversation about a task is in one split, whatever else is built later.
 
-A task's split follows from a hash of its group and the seed, so it depends on no other task: shards agree without talking to
-each other, and a dataset that grows moves nothing. Shares hold on average.
+A task's split follows from a hash of its group alone, so it depends on no other task and on no seed: shards agree without talking
+to each other, a dataset that grows moves nothing, and two datasets about the same tasks have the same held-out ones. Shares hold
+on average.
 
 The group is the task itself, unless it says otherwise: questions about one story, conversations about one problem.
 """
@@ -36,11 +37,11 @@ def check_shares(shares: Mapping[str, float]) -> None:
         raise ConfigurationError(f"splits: the shares add up to {math.fsum(shares.values()):g}; they must add up to 1")
 
 
-def split_of(tree: ConversationTree, shares: Mapping[str, float], seed: int = 0) -> str:
+def split_of(tree: ConversationTree, shares: Mapping[str, float]) -> str:
     """Return the split that a tree belongs to, `WHOLE` where there are no splits."""
     if not shares:
         return WHOLE
-    point = derive_seed(seed, "split", group_of(tree)) / _SEEDS
+    point = derive_seed("split", group_of(tree)) / _SEEDS
     for name, share in shares.items():
         point -= share
         if point < 0:

@@ -46,7 +46,8 @@ def measure(overrides: list[str]) -> dict[str, float]:
     """Build in this process; return model calls, seconds and peak memory in MB, and what the imports alone take."""
     from hydra import compose, initialize_config_dir
 
-    from recipes import build, overrides as command_line, schema
+    from recipes import build, schema
+    from recipes import overrides as command_line
 
     schema.register()
     with initialize_config_dir(version_base="1.3", config_dir=str(command_line.conf_dir())):

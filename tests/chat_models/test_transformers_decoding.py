@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from simulators.chat_models import transformers_decoding
 from simulators.chat_models.protocol import Completion, SamplingSettings
@@ -29,6 +30,22 @@ async def test_rows_of_a_batch_are_what_they_are_alone(model: TransformersChatMo
         assert [without_clock(completion) for completion in batch] == [without_clock(completion) for completion in alone]
         for first, second in zip(batch, alone, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-4)
+
+
+async def test_padding_does_not_shift_absolute_positions() -> None:
+    """Llama's positions are relative, and would not notice."""
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_positions=512, n_embd=32, n_layer=1, n_head=2, initializer_range=0.5,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    model = TransformersChatModel(GPT2LMHeadModel(config).eval(), tokenizer, name="tiny")
+    requests = [asked(conversation) for conversation in CONVERSATIONS]
+    alone = [await one(model, request) for request in requests]
+    batch = await together(model, requests)
+    await model.aclose()
+    assert [without_clock(completion) for completion in batch] == [without_clock(completion) for completion in alone]
 
 
 async def test_greedy_is_what_transformers_generates(model: TransformersChatModel, weights: Any) -> None:

@@ -83,5 +83,5 @@ def served(chat_server: FaultServer) -> list[str]:
         "policy.model=served",
         f"policy.urls=[{chat_server.url}]",
         "policy.tokenizer=words",
-        "policy.deadline_s=5",
+        "policy.deadline_s=60",
     ]

@@ -23,7 +23,8 @@ def build_here(folder: Path, *overrides: str) -> None:
     """Do what `collab build` does, without the command line around it."""
     from hydra import compose, initialize_config_dir
 
-    from recipes import build, overrides as command_line, schema
+    from recipes import build, schema
+    from recipes import overrides as command_line
 
     schema.register()
     with initialize_config_dir(version_base="1.3", config_dir=str(command_line.conf_dir())):

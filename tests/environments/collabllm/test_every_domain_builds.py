@@ -9,11 +9,12 @@ from collab.data.builder import CandidateSource, DatasetBuilder
 from collab.data.views import candidates, dpo_rows, kept_nodes, mr_of
 from collab.environments.domain import Environment, Resources
 from collab.environments.registry import load_domain, load_environment
-from collab.mr import MultiturnReward
+from collab.evaluation.run import evaluated_conversations, evaluated_tree
+from collab.mr import MultiturnReward, ScoredFuture
 from collab.tasks.loading import load_tasks
 from simulators.chat_models.protocol import ChatRequest
 from simulators.chat_models.scripted import ScriptedChatModel
-from simulators.conversation import ConversationTree
+from simulators.conversation import ConversationTree, Outcome
 from simulators.errors import ChatModelError
 from simulators.policy import Policy
 from tests.environments.collabllm.conftest import model_that
@@ -77,6 +78,20 @@ async def test_a_task_that_cannot_be_prepared_stops_and_says_why() -> None:
     (tree,) = await built("doc_edit", Resources(count_words, user_model=model_that(gone)), tasks=1)
     assert tree.metadata["stopped"] == "turn 1: the task could not be prepared: the endpoint went away"
     assert len(tree) == 0
+
+
+async def test_a_task_that_cannot_be_prepared_fails_its_evaluation_and_is_counted() -> None:
+    def gone(request: ChatRequest) -> str:
+        raise ChatModelError("the endpoint went away")
+
+    environment = load_environment("doc_edit", Resources(count_words, user_model=model_that(gone)))
+    (task,) = load_tasks("bundled", environment.domain, limit=1).tasks
+    policy = Policy(ScriptedChatModel(policy_script))
+    seen: list[ScoredFuture] = []
+    tree = await evaluated_tree(policy, environment, task, runs=2, seed=0, observe=seen.append)
+    assert [entry["outcome"] for entry in tree.metadata["conversations"]] == ["user_error"] * 2
+    assert all(conversation.reward is None for conversation in evaluated_conversations([tree]))
+    assert [scored.outcome for scored in seen] == [Outcome.USER_ERROR] * 2
 
 
 @pytest.mark.parametrize("name", DOMAINS)

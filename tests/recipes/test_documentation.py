@@ -1,4 +1,4 @@
-"""The example of docs/own_domain.md runs as it stands: the file, the records and the commands are taken from the page."""
+"""The examples of the documentation run as they stand: files, records and commands are taken from the pages."""
 
 import json
 import re
@@ -14,13 +14,13 @@ from tests.conftest import REPOSITORY
 from tests.recipes.conftest import Collab
 
 
-def blocks(language: str) -> list[str]:
-    page = (REPOSITORY / "docs" / "own_domain.md").read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str = "own_domain.md") -> list[str]:
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def commands() -> list[list[str]]:
-    return [shlex.split(line)[1:] for block in blocks("bash") for line in block.splitlines()]
+def commands(page: str = "own_domain.md") -> list[list[str]]:
+    return [shlex.split(line)[1:] for block in blocks("bash", page) for line in block.splitlines()]
 
 
 def test_the_example_of_the_page_runs(collab: Collab, tmp_path: Path) -> None:
@@ -36,6 +36,15 @@ def test_the_example_of_the_page_runs(collab: Collab, tmp_path: Path) -> None:
     assert sorted(tree.task_id for tree in trees) == ["alps", "crete", "oslo"]
     assert {tuple(tree.metadata["reward"]) for tree in trees} == {("packed", "token_cost")}
     assert len((tmp_path / "outputs" / "packing" / "dataset" / "README.md").read_text()) > 500
+
+
+def test_the_commands_of_the_page_on_datasets_run(collab: Collab) -> None:
+    assert len(commands("datasets.md")) == 7
+    for command in commands("datasets.md"):
+        ended = collab(*command)
+        assert ended.status == 0, (command, ended.err)
+    assert len(list(read_trees(Path("outputs/shared")))) == 21
+    assert (Path("outputs/math/dataset/sft-train.parquet")).is_file()
 
 
 def test_the_page_lists_options_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
