@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from simulators.chat_models.server_errors import AttemptFailed
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+_OPENED_AT_ONCE = 8
+_NEXT_OPENED_AFTER_S = 0.002
 _KEEP_ALIVE_S = 4.0  # shorter than the 5 s after which uvicorn, and so vLLM, hangs up: a POST on a closing connection is lost
 
 
@@ -67,7 +71,7 @@ class Connection:
         self._on_new_loop()
         self._loop = asyncio.get_running_loop()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            connector=_InOrder(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -82,6 +86,31 @@ class Connection:
         if self._holder is not None and self._loop is asyncio.get_running_loop():
             await self._holder.aclose()
         self._session = self._holder = self._loop = None
+
+
+class _InOrder(aiohttp.TCPConnector):
+    """Opens connections a few at a time, in the order asked for.
+
+    Where hundreds of calls begin together, the first request is then sent at once, and not after the last connection was
+    begun: its answer comes while others are still being sent. No connection waits long for another, however far its server.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._places = asyncio.Semaphore(_OPENED_AT_ONCE)
+
+    async def _create_connection(
+        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
+    ) -> ResponseHandler:
+        await self._places.acquire()
+        loop = asyncio.get_running_loop()
+        passed_on = loop.call_later(_NEXT_OPENED_AFTER_S, self._places.release)
+        try:
+            return await super()._create_connection(req, traces, timeout)
+        finally:
+            if loop.time() < passed_on.when():
+                passed_on.cancel()
+                self._places.release()
 
 
 async def _close_with_loop(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:

@@ -250,7 +250,7 @@ def main() -> None:
             ours.append(measure("ours, 50 ms", our_rewards, url, arguments))
         reference = reference_mr_per_s(url, arguments)
     with fixed_latency_server(0.5) as url:
-        slow = [measure("ours, 500 ms", our_rewards, url, arguments) for _ in range(3)]
+        slow = [measure("ours, 500 ms", our_rewards, url, arguments) for _ in range(arguments.repeats)]
     with fixed_latency_server(0.5) as url:
         open_conversations, rss_mb = measure_open(url, arguments.open)
     critical_path_s = 0.5 * (2 * arguments.window + 1)
