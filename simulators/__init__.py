@@ -28,6 +28,8 @@ _HOMES = {
     "TreeFile": "simulators.tree_file",
     "User": "simulators.users.protocol",
     "UserTurn": "simulators.users.protocol",
+    "VLLMChatModel": "simulators.chat_models.vllm_model",
+    "VLLMOptions": "simulators.chat_models.vllm_model",
     "read_trees": "simulators.tree_file",
     "run_blocking": "simulators.blocking",
     "sample_future": "simulators.forward_sampling",

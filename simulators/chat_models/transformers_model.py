@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulators.chat_models.chat_prompt import chat_prompt_ids
 from simulators.chat_models.protocol import ChatRequest, Completion
 from simulators.conversation import Conversation, Usage
 from simulators.errors import ChatModelError, ConfigurationError, ContextOverflow
@@ -155,16 +156,7 @@ class TransformersChatModel:
         Raises:
             ConfigurationError: when the chat template fails on it.
         """
-        try:
-            text = self.tokenizer.apply_chat_template(
-                [message.as_dict() for message in messages], tokenize=False, add_generation_prompt=True
-            )
-        except Exception as error:  # Jinja raises a family of errors, and templates raise their own
-            roles = ", ".join(message.role for message in messages)
-            raise ConfigurationError(
-                f"the chat template of {self._name} fails on a conversation with roles {roles}: {_first_line(error)}"
-            ) from None
-        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
+        return chat_prompt_ids(self.tokenizer, messages, self._name)
 
     async def _dispatch(self) -> None:
         while self._waiting:
