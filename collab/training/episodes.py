@@ -53,9 +53,10 @@ class EpisodeStart:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The conversation up to the policy's first turn, or why there is none."""
+    """The task as it is to be played, and the conversation up to the policy's first turn, or why there is none."""
 
-    conversation: Conversation
+    task: Task
+    conversation: Conversation = ()
     outcome: Outcome | None = None
     error: str | None = None
 
@@ -132,6 +133,7 @@ class EpisodePlayer:
     seed: int
     continue_from: str = "best"
     softmax_temperature: float = 0.1
+    prepared: dict[str, Task] = field(default_factory=dict, init=False)  # by task id: a model prepares each once a run
 
     @property
     def sampling(self) -> SamplingSettings:
@@ -139,18 +141,21 @@ class EpisodePlayer:
 
     async def open(self, start: EpisodeStart, round_name: str) -> Opening:
         """Return the conversation up to the policy's first turn: the stored history, or the user's opening."""
-        if start.history:
-            return Opening(start.history)
-        seeds = self._seeds(start, round_name, 0)
+        task, seeds = start.task, self._seeds(start, round_name, 0)
         try:
-            said = await self.environment.user_for(start.task).next_turn((), seeds("user", 1))
+            if task.id not in self.prepared:
+                self.prepared[task.id] = await self.environment.prepare(task)
+            task = self.prepared[task.id]
+            if start.history:
+                return Opening(task, start.history)
+            said = await self.environment.user_for(task).next_turn((), seeds("user", 1))
         except SimulatorError as error:
-            return Opening((), Outcome.USER_ERROR, str(error))
+            return Opening(task, outcome=Outcome.USER_ERROR, error=str(error))
         except ChatModelError as error:
-            return Opening((), Outcome.INFRA_ERROR, str(error))
+            return Opening(task, outcome=Outcome.INFRA_ERROR, error=str(error))
         if said.ends or not said.text.strip():
-            return Opening((), Outcome.USER_ERROR, "the simulated user opened with nothing to answer")
-        return Opening((Message("user", said.text),))
+            return Opening(task, outcome=Outcome.USER_ERROR, error="the simulated user opened with nothing to answer")
+        return Opening(task, (Message("user", said.text),))
 
     async def play(self, start: EpisodeStart, opening: Opening, round_name: str, sample: int, *, turn_worths: bool) -> Episode:
         """Play one conversation to its end and score it; `turn_worths` also estimates MR after every turn but the last."""
@@ -160,11 +165,11 @@ class EpisodePlayer:
         seeds = self._seeds(start, round_name, sample)
         estimates: list[asyncio.Task[MREstimate]] = []
         try:
-            async for conversation in self._turns(start.task, episode, seeds):
+            async for conversation in self._turns(opening.task, episode, seeds):
                 if turn_worths:
-                    estimate = self._mr(start.task, round_name).estimate(conversation, start.task, sample)
+                    estimate = self._mr(opening.task, round_name).estimate(conversation, opening.task, sample)
                     estimates.append(asyncio.create_task(estimate))
-            await self._score(start.task, episode, round_name)
+            await self._score(opening.task, episode, round_name)
             for turn, task in zip(episode.turns, estimates, strict=False):
                 turn.mr = _real((await task).mean)
         finally:
@@ -231,12 +236,12 @@ class EpisodePlayer:
             return [self._begin(start, opening, index) for index in range(size)]
         asked = sum(message["role"] == "user" for message in trunk.messages)
         for turn in range(asked, asked + self._turns_left(trunk)):
-            group, estimates = await self._branches(start, trunk, round_name, turn, size)
+            group, estimates = await self._branches(start, opening.task, trunk, round_name, turn, size)
             rows += group
             chosen = self._choose(group, derive_seed(self.seed, round_name, start.id, turn, "branch"))
             if chosen is None or group[chosen].outcome is Outcome.POLICY_ERROR:
                 break
-            text = await self._next_user_text(start, group[chosen], estimates[chosen], round_name, turn)
+            text = await self._next_user_text(start, opening.task, group[chosen], estimates[chosen], round_name, turn)
             if text is None:
                 break
             ids = group[chosen].completion_ids
@@ -247,7 +252,7 @@ class EpisodePlayer:
         return rows
 
     async def _branches(
-        self, start: EpisodeStart, trunk: Episode, round_name: str, turn: int, size: int
+        self, start: EpisodeStart, task: Task, trunk: Episode, round_name: str, turn: int, size: int
     ) -> tuple[list[Episode], list[MREstimate | None]]:
         """Sample `size` replies to the trunk and estimate the MR of each, all at once."""
         group = [
@@ -256,7 +261,7 @@ class EpisodePlayer:
         ]
         for row in group:
             row.completion_ids, row.policy_mask, row.logprobs, row.turns = [], [], [], []
-        reward = self._mr(start.task, round_name)
+        reward = self._mr(task, round_name)
 
         async def estimate(row: Episode) -> MREstimate | None:
             try:
@@ -268,7 +273,7 @@ class EpisodePlayer:
                 row.outcome, row.error = Outcome.INFRA_ERROR, str(error)
                 return None
             row.append_reply(reply)
-            estimated = await reward.estimate(row.conversation, start.task, row.sample)
+            estimated = await reward.estimate(row.conversation, task, row.sample)
             row.reward, row.components = _real(estimated.mean), estimated.components
             row.outcome, row.error = _branch_outcome(reply, estimated)
             return estimated
@@ -287,13 +292,13 @@ class EpisodePlayer:
         return random.Random(seed).choices([index for _, index in scored], weights)[0]
 
     async def _next_user_text(
-        self, start: EpisodeStart, chosen: Episode, estimate: MREstimate | None, round_name: str, turn: int
+        self, start: EpisodeStart, task: Task, chosen: Episode, estimate: MREstimate | None, round_name: str, turn: int
     ) -> str | None:
         """Return what the user says after the chosen reply, None when the conversation ends there."""
         if self.settings.window_turns == 0:
             seeds = self._seeds(start, round_name, 0)
             try:
-                said = await self.environment.user_for(start.task).next_turn(chosen.conversation, seeds("user", turn + 1))
+                said = await self.environment.user_for(task).next_turn(chosen.conversation, seeds("user", turn + 1))
             except (SimulatorError, ChatModelError):
                 return None
             return None if said.ends or not said.text.strip() else said.text

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from collab.training.live_policy import LivePolicy
 from collab.training.turn_tokens import TurnTokens
 from simulators.chat_models.protocol import SamplingSettings
 from simulators.conversation import Message, Outcome
-from simulators.errors import ChatModelError, ConfigurationError
+from simulators.errors import ChatModelError, ConfigurationError, SimulatorError
 from tests.training import toy
 from tests.training.runs import ScriptedSampler, rollout, wait
 from tests.training.tiny_models import tiny_tokenizer
@@ -316,3 +317,33 @@ async def test_the_live_policy_is_a_chat_model_with_the_current_version() -> Non
     assert {completion.weights_version for completion in completions} == {"step1"}
     version = "step2"
     assert policy.weights_version == "step2"
+
+
+def test_a_task_is_prepared_once_and_played_as_prepared() -> None:
+    """MediumDocEdit writes a goal into each task with a model: the user, MR and the reward must see it."""
+    calls: list[str] = []
+
+    async def prepare(task: Task, resources: Resources) -> Task:
+        calls.append(task.id)
+        return replace(task, reference="B")
+
+    plain = toy.environment()
+    environment = Environment(replace(plain.domain, prepare=prepare), plain.resources)
+    playing = player(ask_then_say("B"), environment)
+    task = toy.tasks(1)[0]
+    assert task.reference == "A"
+    for _ in range(2):
+        episode = play(playing, task, turn_worths=True)
+        assert (episode.messages[2]["content"], episode.reward) == ("It is B.", 1.0)
+    assert all(row.messages[0]["content"] == "Pick." and row.reward is not None for row in branch(playing, task))
+    assert calls == [task.id]
+
+
+def test_a_task_that_cannot_be_prepared_is_the_users_error() -> None:
+    async def prepare(task: Task, resources: Resources) -> Task:
+        raise SimulatorError("no summary came")
+
+    plain = toy.environment()
+    playing = player(ask_then_say("A"), Environment(replace(plain.domain, prepare=prepare), plain.resources))
+    episode = play(playing, toy.tasks(1)[0])
+    assert (episode.outcome, episode.reward, episode.error) == (Outcome.USER_ERROR, None, "no summary came")
