@@ -11,7 +11,7 @@ VENV_VLLM  ?= .venv-vllm
 BIN_VLLM   := $(VENV_VLLM)/bin
 STAMP_VLLM := $(VENV_VLLM)/.installed
 
-.PHONY: venv venv-vllm demo test test-slow test-vllm lint format bench-sampling bench-rewards bench-evolving bench-building bench-vllm clean
+.PHONY: venv venv-vllm demo report test test-slow test-vllm lint format bench-sampling bench-rewards bench-evolving bench-building bench-vllm bench-training learn learn-evolving docs clean
 
 venv: $(STAMP)
 
@@ -38,6 +38,9 @@ $(STAMP_VLLM): pyproject.toml
 
 demo: $(STAMP)
 	$(BIN)/collab demo
+
+report: $(STAMP)
+	$(BIN)/collab report
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q
@@ -71,6 +74,19 @@ bench-building: $(STAMP)
 
 bench-vllm: $(STAMP_VLLM)
 	$(BIN_VLLM)/python -m tests.benchmarks.vllm_engine
+
+bench-training: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.training
+
+learn: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.learn
+
+learn-evolving: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.learn_evolving
+
+# The reference, from docstrings; nothing need be installed.
+docs:
+	$(PYTHON) docs/reference.py
 
 clean:
 	rm -rf $(VENV) $(VENV_VLLM) build dist outputs

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from collab.embedded_model import resolve_model
-from collab.environments.domain import Environment, Resources
+from collab.environments.domain import Domain, Environment, Resources
 from collab.environments.registry import load_domain, load_environment
 from collab.evaluation.page import write_whole
 from collab.tasks.loading import LoadedTasks, load_tasks
@@ -23,6 +23,9 @@ from simulators.errors import ConfigurationError
 from simulators.journal import Journal, JournaledChatModel
 from simulators.policy import Policy
 from simulators.users.role_play import RolePlayOptions
+
+_REASONS = 3
+"""How many reasons are told why records do not suit an environment."""
 
 
 class Models:
@@ -223,13 +226,23 @@ def _policy_tokens(config: Any, models: Models) -> Callable[[str], int]:
         ) from None
 
 
+def domain(config: Any) -> Domain:
+    """Return the configured environment's definition, which needs no models."""
+    return load_domain(config.environment.name, plain(config.environment.options))
+
+
 def tasks(config: Any, split: str | None = None, limit: int | None = None) -> LoadedTasks:
-    """Return the configured tasks, or as many of another split."""
-    domain = load_domain(config.environment.name, plain(config.environment.options))
+    """Return the configured tasks, or as many of another split; say how many records the environment has no use for, and why."""
     if config.on_bad_record not in ("refuse", "skip"):
         raise ConfigurationError(f"on_bad_record is {config.on_bad_record!r}; it must be refuse or skip")
     wanted, count = split or config.split, limit or config.limit
-    return load_tasks(config.tasks, domain, split=wanted, limit=count, on_bad_record=config.on_bad_record)
+    loaded = load_tasks(config.tasks, domain(config), split=wanted, limit=count, on_bad_record=config.on_bad_record)
+    if loaded.unsuitable:
+        often = sorted(loaded.unsuitable.items(), key=lambda entry: -entry[1])[:_REASONS]
+        reasons = "; ".join(f"{number} x {reason}" for reason, number in often)
+        count = sum(loaded.unsuitable.values())
+        print(f"{config.tasks}: {count} record(s) do not suit {config.environment.name} as its options are: {reasons}")
+    return loaded
 
 
 def system_prompt(prompt: str | None, env: Environment) -> str | None:

@@ -17,6 +17,11 @@ RECIPES: dict[tuple[str, ...], tuple[str, str]] = {
     ("train", "online-dpo"): ("recipes.online_dpo", "online DPO: the best and the worst reply by MR at every turn"),
     ("train", "ppo"): ("recipes.ppo", "PPO over conversations, with a critic of its own"),
     ("evaluate",): ("recipes.evaluate", "play whole conversations of several policies and compare them"),
+    ("report",): ("recipes.report", "one report over builds, training and evaluations; by default of a small run of each"),
+    ("evolving-arms",): (
+        "recipes.evolving_arms",
+        "the same problems told at once and with an intent that evolves, with controls",
+    ),
     ("lost-in-conversation",): (
         "recipes.lost_in_conversation",
         "the same problems told at once and shard by shard: aptitude and unreliability",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from collab.evaluation.comparison import rewards
 from collab.evaluation.reward_windows import ReplyUnderWindows, mean_by_window, rewards_under_windows
 from collab.evaluation.run import EvaluatedConversation
 from collab.evaluation.statistics import PairedDifference, compare_by_task
@@ -45,9 +46,10 @@ def run(config: Any) -> dict[str, Any]:
         sft.run(configs["sft"])
 
     announce(4, "Held-out tasks, before and after", configs["evaluate"])
-    results = evaluate.run(configs["evaluate"])
+    cells = {cell.policy: cell for cell in evaluate.run(configs["evaluate"])}
+    results = {name: list(cell.conversations) for name, cell in cells.items()}
 
-    paired = compare_by_task(evaluate.by_task_and_run(results["before"]), evaluate.by_task_and_run(results["after"]))
+    paired = compare_by_task(rewards(cells["before"]), rewards(cells["after"]))
     summary = summarize(paired, results) | {"seconds": round(time.monotonic() - started, 1)}
     (folder.path / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     folder.log_metrics("demo", **summary)

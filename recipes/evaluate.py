@@ -1,145 +1,242 @@
 """Play whole conversations of several policies over held-out tasks and compare them, task by task.
 
     collab evaluate environment=errands policies.sft.adapter=outputs/sft/adapter
+    collab evaluate environments.math_chat.limit=50 environments.abg_coqa.limit=50 seeds=[0,1]
+    collab evaluate user=role_play user.model=gpt-4o-mini users.terse.persona='in a hurry' users.chatty.persona='talks a lot'
 
-Every policy meets the same users on the same tasks. Kill it and start the same command again to go on.
+Every policy meets the same users on the same tasks, in every environment, with every user and under every seed. Writes
+report.html and report.md, conversations.parquet (one row a conversation) and the trees. Kill it and start the same command again
+to go on; policies, environments, users and seeds can be added in the same folder.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from collab.environments.domain import Environment
-from collab.evaluation.clarification import clarification_figures
-from collab.evaluation.run import EvaluatedConversation, evaluate, evaluated_conversations
-from collab.evaluation.statistics import compare_by_task, mean_and_error
+from collab.evaluation.comparison import Cell, compare, figures
+from collab.evaluation.conversation_rows import write_conversations
+from collab.evaluation.evaluation_report import Transcript, add_evaluation
+from collab.evaluation.evaluation_tables import groups
+from collab.evaluation.report import Report
+from collab.evaluation.run import EvaluatedConversation, evaluate, evaluated_conversations, task_score_of
+from collab.evaluation.statistics import Interval, PairedDifference
 from collab.tasks.task import Task
 from recipes import assembly
+from recipes.evaluation_plan import SERVED, Part, parts
 from recipes.launch import launch
 from recipes.progress import Watch
 from recipes.run_folder import RunFolder
+from simulators.conversation import Conversation
 from simulators.errors import ConfigurationError
 from simulators.policy import Policy
 from simulators.tree_file import TreeFile
 
-Results = dict[str, list[EvaluatedConversation]]
 
-
-def run(config: Any) -> Results:
-    """Evaluate every policy of a configuration and return their conversations' figures."""
-    if not config.policies:
-        raise ConfigurationError("evaluate has no policies; name one, for instance policies.base.prompt=none")
-    if config.runs < 1:
-        raise ConfigurationError(f"runs is {config.runs}; an evaluation needs at least one run a task")
+def run(config: Any) -> list[Cell]:
+    """Evaluate every policy of a configuration, write tables and report, and return the cells of the table."""
+    started = time.monotonic()
+    planned = parts(config)
+    for part in planned:
+        part.refuse_other(Path(config.output_dir))
     folder = RunFolder(config)
-    loaded = assembly.tasks(config)
-    for problem in loaded.skipped:
-        print(f"skipped: {problem}")
-    results: Results = {}
+    tasks = _tasks(planned)
+    for part in planned:
+        part.claim(folder.path)
     with assembly.open_journal(folder.path) as journal:
         spending = assembly.budget(config, journal)
         watch = Watch(journal, spending, config.max_failure_share)
-        for name, entry in config.policies.items():
-            trees = TreeFile(folder.path / str(name) / "trees.jsonl")
-            try:
-                models = assembly.Models(journal, spending)
-                asyncio.run(_evaluate(config, str(name), entry, loaded.tasks, trees, models, watch))
-                by_task = (trees.read(task.id) for task in loaded.tasks)
-                results[str(name)] = list(evaluated_conversations(by_task))
-            finally:
-                trees.close()
-            folder.log_metrics("evaluate", policy=str(name), **figures(results[str(name)]))
+        scores: dict[str, str | None] = {}
+        for _, group in itertools.groupby(sorted(planned, key=_order(planned)), key=lambda part: part.models):
+            models = assembly.Models(journal, spending)
+            asyncio.run(_play(config, list(group), tasks, folder.path, models, watch, scores))
+        cells = _cells(planned, tasks, folder.path, scores, config.runs)
+        for cell in cells:
+            folder.log_metrics("evaluate", policy=cell.policy, environment=cell.environment, user=cell.user, **figures(cell))
         folder.log_metrics("evaluate", outcomes=watch.outcomes(), calls=journal.summary())
-    print_table(results)
-    return results
+    print_tables(cells)
+    write_conversations(cells, folder.path / "conversations.parquet")
+    print(f"report: {write_report(config, cells, time.monotonic() - started)}")
+    return cells
 
 
-async def _evaluate(
-    config: Any, name: str, entry: Any, tasks: Sequence[Task], trees: TreeFile, models: assembly.Models, watch: Watch
+def _order(planned: Sequence[Part]) -> Any:
+    """Return the key that puts parts with the same models next to each other, otherwise in their order."""
+    first = {part.models: number for number, part in reversed(list(enumerate(planned)))}
+    return lambda part: first[part.models]
+
+
+def _tasks(planned: Sequence[Part]) -> dict[str, Sequence[Task]]:
+    """Load the tasks of every environment."""
+    tasks: dict[str, Sequence[Task]] = {}
+    for part in planned:
+        if part.environment not in tasks:
+            loaded = assembly.tasks(part.config)
+            for problem in loaded.skipped:
+                print(f"skipped: {problem}")
+            tasks[part.environment] = loaded.tasks
+    return tasks
+
+
+async def _play(
+    config: Any,
+    planned: Sequence[Part],
+    tasks: dict[str, Sequence[Task]],
+    folder: Path,
+    models: assembly.Models,
+    watch: Watch,
+    scores: dict[str, str | None],
 ) -> None:
+    """Play parts whose models are in memory together, all of them at once; note the task score of every environment."""
+    limit = asyncio.Semaphore(config.max_open_tasks)
     try:
-        environment = assembly.environment(config, models)
-        policy = policy_of(config, name, entry, models, environment)
-        with watch.tasks(name, len(tasks)) as advance:
-            await evaluate(
-                policy,
-                environment,
-                tasks,
-                trees,
-                runs=config.runs,
-                seed=config.seed,
-                max_open_tasks=config.max_open_tasks,
-                on_task=advance,
-                observe=watch.observe,
-            )
+        with ExitStack() as stack:
+            names = ", ".join(dict.fromkeys(part.policy for part in planned))
+            advance = stack.enter_context(watch.tasks(names, sum(len(tasks[part.environment]) for part in planned)))
+            async with asyncio.TaskGroup() as group:
+                for part in planned:
+                    environment = environment_of(config, part, models)
+                    component = task_score_of(environment)
+                    scores[part.environment] = component.name if component else None
+                    policy = policy_of(part, models, environment)
+                    trees = stack.enter_context(TreeFile(folder / part.path / "trees.jsonl"))
+                    if part.models != SERVED:
+                        refuse_other_weights(trees, policy)
+                    group.create_task(
+                        evaluate(
+                            policy,
+                            environment,
+                            tasks[part.environment],
+                            trees,
+                            runs=config.runs,
+                            seed=part.seed,
+                            limit=limit,
+                            on_task=advance,
+                            observe=watch.observe,
+                            score_turns=config.score_turns,
+                        )
+                    )
     finally:
         await models.aclose()
 
 
-def policy_of(config: Any, name: str, entry: Any, models: assembly.Models, environment: Environment) -> Policy:
-    """Return one of the policies to compare: the configured policy with the entry's prompt and adapter."""
-    policy_config = config.policy.copy()
-    if entry.prompt is not None:
-        policy_config.prompt = entry.prompt
-    return assembly.policy(policy_config, models, environment, name=name, adapter=entry.adapter)
+def refuse_other_weights(trees: TreeFile, policy: Policy) -> None:
+    """Look whether stored conversations are of the policy as it is now: an adapter may have been trained again in its folder.
+
+    Raises:
+        ConfigurationError: they are of other weights.
+    """
+    if not trees.task_ids:
+        return
+    nodes = trees.read(trees.task_ids[0]).nodes
+    found = {node.weights_version for node in nodes if node.author == "policy" and node.weights_version is not None}
+    if found and policy.model.weights_version not in found:
+        raise ConfigurationError(
+            f"{trees.path.parent} holds conversations of other weights than {policy.name} has now; choose another output_dir, or "
+            "delete that folder"
+        )
 
 
-def figures(conversations: list[EvaluatedConversation]) -> dict[str, Any]:
-    """Return the mean figures of one policy; what could not be scored is counted, not averaged."""
-    scored = [conversation for conversation in conversations if conversation.reward is not None]
-    result: dict[str, Any] = {"conversations": len(conversations), "unscored": len(conversations) - len(scored)}
-    if not scored:
-        return result
-    tasks = [conversation.task_id for conversation in scored]
-    reward = mean_and_error([conversation.reward or 0.0 for conversation in scored], tasks)
-    result |= {"r_star": reward.mean, "r_star_error": reward.std_error}
-    for name in sorted({name for conversation in scored for name in conversation.components}):
-        values = [conversation.components[name] for conversation in scored if name in conversation.components]
-        result[name] = sum(values) / len(values)
-    result["tokens"] = sum(conversation.policy_tokens for conversation in scored) / len(scored)
-    result["turns"] = sum(conversation.turns for conversation in scored) / len(scored)
-    replies = sum(conversation.turns for conversation in scored)
-    result["asking_turns"] = sum(sum(conversation.asked) for conversation in scored) / max(1, replies)
-    return result | clarification_figures(conversations)
+def environment_of(config: Any, part: Part, models: assembly.Models) -> Environment:
+    """Return a part's environment. Whatever the policy, R* counts tokens with the tokenizer of the run's `policy`."""
+    own = part.config.copy()
+    own.policy = config.policy
+    return assembly.environment(own, models)
 
 
-def print_table(results: Results) -> None:
-    """Print a column a policy, and how each differs from the first in R*, with a paired 95% interval."""
+def policy_of(part: Part, models: assembly.Models, environment: Environment) -> Policy:
+    """Return a part's policy."""
+    return assembly.policy(part.config.policy, models, environment, name=part.policy)
+
+
+def _cells(
+    planned: Sequence[Part], tasks: dict[str, Sequence[Task]], folder: Path, scores: dict[str, str | None], runs: int
+) -> list[Cell]:
+    """Read the conversations back from the trees; the seeds of a policy become one cell."""
+    cells: dict[tuple[str, str, str], Cell] = {}
+    for part in planned:
+        with TreeFile(folder / part.path / "trees.jsonl", writable=False) as trees:
+            by_task = (trees.read(task.id) for task in tasks[part.environment])
+            found = list(evaluated_conversations(by_task, seed=part.seed, first_run=part.number * runs))
+        key = (part.environment, part.user, part.policy)
+        cell = cells.get(key) or replace(part.cell(), task_score=scores[part.environment])
+        cells[key] = replace(cell, conversations=[*cell.conversations, *found])
+    return list(cells.values())
+
+
+def write_report(config: Any, cells: Sequence[Cell], seconds: float) -> Path:
+    """Write report.md and report.html; return the page."""
+    policies, environments = len({cell.policy for cell in cells}), len({cell.environment for cell in cells})
+    lead = f"{policies} policies in {environments} environments, {config.runs} runs of each task"
+    report = Report("Evaluation", f"{lead} under {len(config.seeds)} seeds." if config.seeds else f"{lead}.")
+    add_evaluation(report, cells, transcripts(config))
+    seeds = {"run": config.seed} if not config.seeds else {f"run {number}": seed for number, seed in enumerate(config.seeds)}
+    report.set_provenance(assembly.plain(config), seeds, seconds=round(seconds, 1))
+    return report.write(Path(config.output_dir))
+
+
+def transcripts(config: Any) -> Transcript:
+    """Return what finds the messages of a conversation in the trees of its part."""
+    places = {(part.environment, part.user, part.policy, part.seed): part.path for part in parts(config)}
+
+    def transcript(cell: Cell, conversation: EvaluatedConversation) -> Conversation:
+        place = places[cell.environment, cell.user, cell.policy, conversation.seed]
+        with TreeFile(Path(config.output_dir) / place / "trees.jsonl", writable=False) as trees:
+            return trees.read(conversation.task_id).conversation(conversation.leaf)
+
+    return transcript
+
+
+def print_tables(cells: Sequence[Cell]) -> None:
+    """Print a column a policy for each environment and user, and how each policy differs from the first."""
     from rich.console import Console
     from rich.table import Table
 
-    rows = {name: figures(conversations) for name, conversations in results.items()}
-    table = Table("")
-    for name in rows:
-        table.add_column(name, justify="right")
-    for figure in dict.fromkeys(figure for row in rows.values() for figure in row):
-        table.add_row(figure, *(_cell(row.get(figure)) for row in rows.values()))
-    first = next(iter(results.values()))
-    differences = ["" if conversations is first else _difference(first, conversations) for conversations in results.values()]
-    if len(results) > 1:
-        table.add_row("R* against the first", *differences)
-    Console().print(table)
+    console = Console()
+    several = groups(cells)
+    for group in several:
+        rows = {cell.policy: figures(cell) for cell in group}
+        name = ", ".join(filter(None, (group[0].environment, group[0].user)))
+        table = Table("", title=name if len(several) > 1 else None, title_justify="left")
+        for policy in rows:
+            table.add_column(policy, justify="right")
+        for figure in dict.fromkeys(figure for row in rows.values() for figure in row):
+            table.add_row(figure, *(_cell(row.get(figure)) for row in rows.values()))
+        if len(group) > 1:
+            for place, label in enumerate(_AGAINST):
+                table.add_row(label, *("" if cell is group[0] else _against(group[0], cell)[place] for cell in group))
+        console.print(table)
 
 
 def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _difference(before: list[EvaluatedConversation], after: list[EvaluatedConversation]) -> str:
-    try:
-        interval = compare_by_task(by_task_and_run(before), by_task_and_run(after)).difference
-    except ValueError:
-        return "nothing to compare"
+_AGAINST = ("R* against the first", "success against the first", "McNemar p (tasks)")
+
+
+def _against(first: Cell, cell: Cell) -> tuple[str, ...]:
+    """Return how a policy differs from the first, in the order of `_AGAINST`."""
+    found = compare(first, cell)
+    p_value = "-" if found.test is None else f"{found.test.p_value:.3f}"
+    return (_difference(found.r_star), _difference(found.success), p_value)
+
+
+def _difference(paired: PairedDifference | None) -> str:
+    return "nothing to compare" if paired is None else _interval(paired.difference)
+
+
+def _interval(interval: Interval) -> str:
     if interval.low is None or interval.high is None:  # a single task gives no interval
         return f"{interval.estimate:+.3f}"
     return f"{interval.estimate:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
-
-
-def by_task_and_run(conversations: list[EvaluatedConversation]) -> dict[tuple[str, int], float | None]:
-    """Return R* keyed by task and run, for paired statistics."""
-    return {(conversation.task_id, conversation.run): conversation.reward for conversation in conversations}
 
 
 def main() -> None:

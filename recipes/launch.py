@@ -10,12 +10,16 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from recipes import overrides
 from simulators.errors import CollabError, ConfigurationError
 
 Main = Callable[[Any], object]
+
+# Started as a file (`accelerate launch recipes/grpo.py`) Python looks here first and takes recipes/datasets.py for the library.
+sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != Path(__file__).resolve().parent]
 
 
 def launch(config_name: str, main: Main, arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,11 @@ from collab.environments.lost_in_conversation.results import SimulationResults
 from collab.environments.lost_in_conversation.runner import SimulationSettings, simulate
 from collab.environments.lost_in_conversation.schema import Instruction
 from collab.environments.lost_in_conversation.simulations import Simulation, UserSettings
+from collab.evaluation.paper_tables import SettingResults
+from collab.evaluation.paper_tables import lost_in_conversation as paper_table
+from collab.evaluation.plots import reliability_boxes
 from collab.evaluation.report import Report
+from collab.evaluation.statistics import Reliability
 from recipes import assembly
 from recipes.launch import launch
 from recipes.progress import bar
@@ -42,12 +46,28 @@ def run(config: Any) -> SimulationResults:
     print(results.table().markdown())
     report = Report("Lost in conversation", f"{len(instructions)} instructions, {config.runs} runs of each simulation.")
     report.add_table(results.table())
+    add_paper_table(report, results)
     for warning in results.warnings():
         report.add_text(warning)
     report.set_provenance(assembly.plain(config), {"run": config.seed})
     print(f"\nreport: {report.write(folder.path)}\nconversations: collab view {folder.path}\n")
     print(json.dumps({"conversations": len(results.rows), "failures": results.failures()}))
     return results
+
+
+def add_paper_table(report: Report, results: SimulationResults) -> None:
+    """Add the paper's Table 1 and, for each task, a box a simulation from the 10th to the 90th percentile of its runs."""
+    found = {
+        task: {
+            str(simulation).upper(): Reliability(each.performance, each.aptitude, each.unreliability)
+            for simulation, each in by_simulation.items()
+        }
+        for task, by_simulation in results.metrics().items()
+        if task != "all"
+    }
+    if any(found.values()):
+        report.add_table(paper_table([SettingResults("policy", task, settings) for task, settings in found.items()]))
+        report.add_figure(reliability_boxes(found), "reliability", "Aptitude and unreliability by simulation")
 
 
 async def _simulate(config: Any, instructions: list[Instruction], folder: Path) -> SimulationResults:

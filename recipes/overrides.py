@@ -13,7 +13,7 @@ from typing import Any
 
 from simulators.errors import ConfigurationError, did_you_mean
 
-_OPEN = ("environment.options", "candidates", "min_components", "policies", "splits")
+_OPEN = ("environment.options", "candidates", "environments", "min_components", "policies", "splits", "users")
 """Mappings whose keys are the user's own."""
 _FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
 
@@ -28,30 +28,41 @@ def check(config_name: str, arguments: Sequence[str]) -> None:
     """Compose the configuration once by itself.
 
     Raises:
-        ConfigurationError: when Hydra cannot compose it, or when it would have other keys than the recipe knows.
+        ConfigurationError: as `composed` does.
     """
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from hydra import initialize_config_dir
 
     from recipes import schema
 
     schema.register()
-    overrides = _overrides(arguments)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        known = list(_keys(OmegaConf.to_container(compose(config_name))))
-        try:
-            composed = compose(config_name, overrides=as_entries([each for each in overrides if not each.startswith("hydra")]))
-        except (HydraException, OmegaConfBaseException) as error:
-            raise ConfigurationError(_explain(error, overrides, known)) from None
-    keys = list(_keys(OmegaConf.to_container(composed)))
+        composed(config_name, [each for each in _overrides(arguments) if not each.startswith("hydra")])
+
+
+def composed(config_name: str, overrides: Sequence[str]) -> Any:
+    """Return a recipe's configuration with overrides as one would type them, where Hydra has been started.
+
+    Raises:
+        ConfigurationError: when Hydra cannot compose it, or when it would have other keys than the recipe knows.
+    """
+    from hydra import compose
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    known = list(_keys(OmegaConf.to_container(compose(config_name))))
+    try:
+        config = compose(config_name, overrides=as_entries(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigurationError(_explain(error, overrides, known)) from None
+    keys = list(_keys(OmegaConf.to_container(config)))
     for key in keys:  # Hydra lets a plus add anything at the top, and a tilde take anything out
         if key not in known and not _is_open(key):
             raise ConfigurationError(f"unknown configuration key {key!r}{did_you_mean(key, known)}")
     for key in known:
         if key not in keys and not _is_open(key):
             raise ConfigurationError(f"{key!r} cannot be taken out; only entries of {', '.join(_OPEN)} can")
+    return config
 
 
 def complete(config: Any) -> Any:

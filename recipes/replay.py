@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 
 from collab.evaluation.run import evaluated_tree
 from recipes import assembly, build
-from recipes.evaluate import policy_of
+from recipes.evaluate import environment_of, policy_of
+from recipes.evaluation_plan import parts
 from recipes.launch import fail, run_guarded
 from recipes.progress import Watch
 from simulators.budget import Budget
@@ -53,18 +54,21 @@ async def _replay(
     config: Any, folder: Path, models: assembly.Models, watch: Watch
 ) -> list[tuple[ConversationTree, ConversationTree]]:
     """Return pairs of the recorded and the replayed tree, of the tasks that the run finished."""
-    environment = assembly.environment(config, models)
-    tasks = {task.id: task for task in assembly.tasks(config).tasks}
     pairs = []
     if "candidates" in config:
+        environment = assembly.environment(config, models)
+        tasks = {task.id: task for task in assembly.tasks(config).tasks}
         builder = build.dataset_builder(config, models, environment, watch)
         for recorded in read_trees(folder):
             pairs.append((recorded, await builder.build(tasks[recorded.task_id])))
         return pairs
-    for name, entry in config.policies.items():
-        policy = policy_of(config, str(name), entry, models, environment)
-        for recorded in _recorded(folder / str(name)):
-            tree = await evaluated_tree(policy, environment, tasks[recorded.task_id], config.runs, config.seed)
+    for part in parts(config):
+        environment = environment_of(config, part, models)
+        policy = policy_of(part, models, environment)
+        tasks = {task.id: task for task in assembly.tasks(part.config).tasks}
+        for recorded in _recorded(folder / part.path):
+            task = tasks[recorded.task_id]
+            tree = await evaluated_tree(policy, environment, task, config.runs, part.seed, score_turns=config.score_turns)
             pairs.append((recorded, tree))
     return pairs
 

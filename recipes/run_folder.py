@@ -7,6 +7,7 @@ import json
 import platform
 import re
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,23 +22,29 @@ _FREE_TO_CHANGE = re.compile(
     r"limit|max_open_tasks|max_failure_share|output_dir|(budget|engine)\..*|push_to|push_private|licence"
     r"|min_gap|min_chosen_mr|min_components.*|pairs_per_turn|length_quantiles|splits.*|deduplicate|public_columns"
     r"|(policy|user|judge)\.(urls|api_key_env|max_batch_size|max_concurrency|deadline_s|price\..*)"
+    r"|(policies|environments|users)(\..*)?|seeds|success_at"
 )
-"""Keys that do not change what is sampled, so a run may be resumed (or its datasets written again) with other values."""
-_WRITTEN_BEFORE_RESULTS = ("config.yaml", "versions.json", "models.json")
+"""Keys that do not change what is sampled, so a run may be resumed (or its datasets written again) with other values.
+
+Policies, environments, users and seeds may be added to an evaluation; each part of it keeps what it plays (`refuse_other`).
+"""
+_WRITTEN_BEFORE_RESULTS = ("config.yaml", "versions.json", "models.json", "part.json")
 
 
 class RunFolder:
     """The output folder of one run.
 
-    A folder that holds results of another configuration is refused: mixing the two would make a dataset nobody asked for.
+    A folder that holds results of another configuration is refused: mixing the two would make a dataset nobody asked for. Keys
+    in `stages` are the overrides of other recipes, whose own folders look after themselves.
 
     Raises:
         ConfigurationError: naming the first key that differs.
     """
 
-    def __init__(self, config: DictConfig) -> None:
+    def __init__(self, config: DictConfig, stages: Sequence[str] = ()) -> None:
         self.path = Path(config.output_dir)
         self._config = config
+        self._stages = stages
         self._started = time.monotonic()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -51,14 +58,11 @@ class RunFolder:
         path = self.path / "config.yaml"
         if not path.is_file() or not self._has_results():
             return
-        before = flat(OmegaConf.to_container(OmegaConf.load(path)))
-        now = flat(OmegaConf.to_container(self._config, resolve=True))
-        for key in sorted(before.keys() | now.keys()):
-            if not _FREE_TO_CHANGE.fullmatch(key) and before.get(key) != now.get(key):
-                raise ConfigurationError(
-                    f"{self.path} holds a run with {key}={before.get(key)!r}, and this one has {now.get(key)!r}; choose another "
-                    "output_dir, or delete that folder"
-                )
+        before, now = OmegaConf.to_container(OmegaConf.load(path)), OmegaConf.to_container(self._config, resolve=True)
+        _refuse_difference(self.path, self._own(before), self._own(now))
+
+    def _own(self, config: Any) -> Any:
+        return {key: value for key, value in config.items() if key not in self._stages}
 
     def _has_results(self) -> bool:
         """True where an earlier start came so far that something would be mixed with this one's."""
@@ -79,6 +83,27 @@ class RunFolder:
                 stream.write(json.dumps(entry) + "\n")
         except OSError as error:
             raise StorageError(f"cannot write to {self.path / 'metrics.jsonl'}: {error.strerror}") from None
+
+
+def refuse_other(folder: Path, recorded: Path, now: dict[str, Any]) -> None:
+    """Refuse a part's folder that holds trees of something else than what the file `recorded` beside them and `now` both say.
+
+    Raises:
+        ConfigurationError: naming the first key that differs.
+    """
+    trees = folder / "trees.jsonl"
+    if recorded.is_file() and trees.is_file() and not _is_only_a_header(trees):
+        _refuse_difference(folder, json.loads(recorded.read_text()), now)
+
+
+def _refuse_difference(folder: Path, recorded: Any, configured: Any) -> None:
+    before, now = flat(recorded), flat(configured)
+    for key in sorted(before.keys() | now.keys()):
+        if not _FREE_TO_CHANGE.fullmatch(key) and before.get(key) != now.get(key):
+            raise ConfigurationError(
+                f"{folder} holds a run with {key}={before.get(key)!r}, and this one has {now.get(key)!r}; choose another "
+                "output_dir, or delete that folder"
+            )
 
 
 def versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The typed configuration of every recipe. A key that is not here is an error that names the nearest one (`recipes.launch`).
 
 The files in `conf/` fill these in; a group (policy, user, judge, environment, candidates) is chosen by name and any key can be
-overridden: `collab build environment=math_chat policy.sampling.temperature=0.7`.
+overridden: `collab build environment=math_chat policy.sampling.temperature=0.7`. What a group holds: `recipes.group_schema`.
 """
 
 from dataclasses import dataclass, field
@@ -9,131 +9,21 @@ from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, OmegaConf
 
 from collab.training.lora import LoraSettings
 from collab.training.online_settings import GRPOSettings, OnlineDPOSettings, PPOSettings
 from collab.training.settings import OptimizationSettings
+from recipes.group_schema import (
+    BudgetConfig,
+    Candidate,
+    EnvironmentConfig,
+    ForwardSampling,
+    JudgeConfig,
+    PolicyConfig,
+    UserConfig,
+)
 from simulators.progress import EngineRates
-
-
-@dataclass
-class Sampling:
-    """See simulators.chat_models.SamplingSettings."""
-
-    max_tokens: int = 512
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    stop: list[str] = field(default_factory=list)
-    include_stop: bool = False
-
-
-@dataclass
-class PriceConfig:
-    """What a model charges, in money per million tokens; `cached` null charges cached prompt tokens like others."""
-
-    prompt: float = 0.0
-    completion: float = 0.0
-    cached: float | None = None
-
-
-@dataclass
-class BudgetConfig:
-    """What a run may spend over all its starts; null is no limit. Raise it and start again to go on."""
-
-    max_calls: int | None = None
-    max_tokens: int | None = None
-    max_cost: float | None = None
-
-
-@dataclass
-class Model:
-    """A chat model. `backend` is transformers or vllm_in_process (both in process), or server (any OpenAI-compatible one).
-
-    `model` is `embedded`, a folder or a Hub id; for a server, the name it serves. `adapter` is a LoRA folder (in process).
-    `api_key_env` names the environment variable with a server's API key; `extensions` says that it is a vLLM server;
-    `tokenizer` counts tokens where the served name is not a model that can be loaded.
-    """
-
-    backend: str = "transformers"
-    model: str = "embedded"
-    adapter: str | None = None
-    dtype: str = "auto"
-    max_batch_size: int = 64
-    urls: list[str] = field(default_factory=list)
-    tokenizer: str | None = None
-    api_key_env: str | None = None
-    extensions: bool = False
-    send_seed: bool = True
-    deadline_s: float = 600.0
-    max_concurrency: int = 1024
-    price: PriceConfig = field(default_factory=PriceConfig)
-
-
-@dataclass
-class PolicyConfig(Model):
-    """The assistant. `prompt` is `none`, `base` or `proactive` (the environment's, CollabLLM section 4), or a system prompt."""
-
-    sampling: Sampling = field(default_factory=Sampling)
-    prompt: str = "none"
-
-
-@dataclass
-class UserConfig(Model):
-    """The user. `kind` is scripted (rules, no model) or role_play (a model plays the human, as the `persona` described)."""
-
-    kind: str = "scripted"
-    temperature: float = 1.0
-    max_tokens: int = 512
-    persona: str = ""
-
-
-@dataclass
-class JudgeConfig(Model):
-    """The judge. `kind` is none (rule-based rewards only) or llm."""
-
-    kind: str = "none"
-
-
-@dataclass
-class EnvironmentConfig:
-    """An environment by name, with its options. `token_penalty` null takes the environment's own lambda."""
-
-    name: str = MISSING
-    options: dict[str, Any] = field(default_factory=dict)
-    token_penalty: float | None = None
-
-
-@dataclass
-class Candidate:
-    """One source of candidate replies: how many a turn, and what differs from the policy (null: nothing).
-
-    `policy` overrides keys of the policy, for another model: `{backend: server, model: NAME, urls: [...]}`.
-    """
-
-    count: int = 1
-    policy: dict[str, Any] = field(default_factory=dict)
-    prompt: str | None = None
-    reply_prefixes: list[str] = field(default_factory=list)
-    temperature: float | None = None
-    max_tokens: int | None = None
-    stop: list[str] | None = None
-    include_stop: bool = False
-
-
-@dataclass
-class ForwardSampling:
-    """How MR is estimated (CollabLLM Table 6: window 2, 3 futures).
-
-    With `max_samples` the candidates of a turn get up to so many futures, until their best is known at `confidence`; the MR that
-    is reported is over the first `num_samples` (simulators.adaptive_sampling).
-    """
-
-    window_turns: int = 2
-    num_samples: int = 3
-    max_samples: int | None = None
-    confidence: float = 0.95
 
 
 @dataclass
@@ -255,18 +145,73 @@ class Ablation(Tasks):
 
 @dataclass
 class EvaluatedPolicyConfig:
-    """One policy to compare: what differs from `policy` (null: nothing)."""
+    """One policy to compare: what differs from `policy` (null: nothing).
+
+    `policy` overrides its keys, for another model: `{backend: server, model: NAME, urls: [...]}`. `trained_with` names the user
+    (of `users`) that it was trained against; `baseline` null: one that differs in its prompt alone.
+    """
 
     prompt: str | None = None
     adapter: str | None = None
+    policy: dict[str, Any] = field(default_factory=dict)
+    trained_with: str | None = None
+    baseline: bool | None = None
+
+
+@dataclass
+class EvaluatedEnvironmentConfig:
+    """One environment to evaluate in: its `name` (null: that of the entry), and what differs from the run's (null: nothing)."""
+
+    name: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    token_penalty: float | None = None
+    tasks: str | None = None
+    split: str | None = None
+    limit: int | None = None
+    success_at: float | None = None
 
 
 @dataclass
 class Evaluate(Tasks):
-    """`collab evaluate`: whole conversations over held-out tasks. `policies` maps a name to a prompt, an adapter or both."""
+    """`collab evaluate`: whole conversations over held-out tasks, `runs` of each for every seed of `seeds` (none: `seed`).
+
+    Every entry of `policies` plays in every entry of `environments` (none: `environment`) with every entry of `users`, each of
+    which holds keys of `user` that differ (none: `user`). A conversation is a success where its task score reaches `success_at`.
+    `score_turns` tells the task score after every turn, for score by turn: a judge is then asked once a turn.
+    """
 
     policies: dict[str, EvaluatedPolicyConfig] = field(default_factory=dict)
+    environments: dict[str, EvaluatedEnvironmentConfig] = field(default_factory=dict)
+    users: dict[str, dict[str, Any]] = field(default_factory=dict)
     runs: int = 3
+    seeds: list[int] = field(default_factory=list)
+    success_at: float = 1.0
+    score_turns: bool = False
+
+
+@dataclass
+class ReportConfig:
+    """`collab report`. `stages` are those of build, sft, ablation and evaluate that are run first, each with its overrides.
+
+    `runs` are folders of runs to show as well: builds (the MR of chosen and rejected replies) and training runs (their curves).
+    """
+
+    output_dir: str = MISSING
+    seed: int = 0
+    title: str = "Report"
+    stages: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+    build: list[str] = field(default_factory=list)
+    sft: list[str] = field(default_factory=list)
+    ablation: list[str] = field(default_factory=list)
+    evaluate: list[str] = field(default_factory=list)
+
+
+@dataclass
+class EvolvingArms(Evaluate):
+    """`collab evolving-arms`; `arms` are names of collab.environments.evolving_intent.arms.ARMS."""
+
+    arms: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -402,6 +347,7 @@ SCHEMAS = {
     "demo": Demo,
     "dpo": Dpo,
     "evaluate": Evaluate,
+    "evolving_arms": EvolvingArms,
     "grpo": Grpo,
     "import_public": ImportPublic,
     "judge_noise": JudgeNoiseConfig,
@@ -409,13 +355,15 @@ SCHEMAS = {
     "merge": Merge,
     "online_dpo": OnlineDpo,
     "ppo": Ppo,
+    "report": ReportConfig,
     "sft": Sft,
 }
 
 
 @cache
 def register() -> None:
-    """Make the schemas known to Hydra as `schema/<recipe>`."""
+    """Make the schemas known to Hydra as `schema/<recipe>`, and `${evaluated:...}`, the folder name of several environments."""
+    OmegaConf.register_new_resolver("evaluated", lambda several, one: "+".join(several) or one, replace=True)
     store = ConfigStore.instance()
     for name, node in SCHEMAS.items():
         store.store(group="schema", name=name, node=node, package="_global_")

@@ -16,8 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from simulators.chat_models.protocol import ChatModel, ChatRequest, Completion
+from simulators.conversation import Usage
 from simulators.errors import BudgetExhausted, ConfigurationError
 from simulators.journal import Journal
+from simulators.metering import Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,13 @@ class Price:
 
     def of(self, completions: list[Completion]) -> float:
         """Return the price of one call's completions, in money."""
+        return sum(self.of_usage(completion.usage) for completion in completions)
+
+    def of_usage(self, usage: Usage | Spent) -> float:
+        """Return the price of so many tokens, in money."""
         cached_price = self.prompt if self.cached is None else self.cached
-        total = 0.0
-        for completion in completions:
-            usage = completion.usage
-            fresh = usage.prompt_tokens - usage.cached_tokens
-            total += fresh * self.prompt + usage.cached_tokens * cached_price + usage.completion_tokens * self.completion
+        fresh = usage.prompt_tokens - usage.cached_tokens
+        total = fresh * self.prompt + usage.cached_tokens * cached_price + usage.completion_tokens * self.completion
         return total / 1e6
 
 

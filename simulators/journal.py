@@ -21,6 +21,7 @@ from typing import Any
 from simulators.chat_models.protocol import ChatModel, ChatRequest, Completion
 from simulators.conversation import Usage
 from simulators.errors import ReplayMiss
+from simulators.metering import note
 from simulators.record_file import RecordFile
 
 VERSION = 1
@@ -140,12 +141,14 @@ class JournaledChatModel:
         if (recorded := self._journal.look_up(key)) is not None:
             counts.reused += 1
             _count_tokens(counts, recorded)
+            note(request.role, recorded)
             return recorded
         while (shared := self._in_flight.get(key)) is not None:
             await asyncio.wait({shared})
             if not shared.cancelled():  # else whoever made the call was cancelled, and one of those who waited makes it again
                 completions = shared.result()
                 counts.reused += 1
+                note(request.role, completions)
                 return completions
         if self._journal.replay:
             raise ReplayMiss(
@@ -171,6 +174,7 @@ class JournaledChatModel:
         waiting.set_result(completions)
         counts.made += 1
         _count_tokens(counts, completions)
+        note(request.role, completions)
         return completions
 
     async def aclose(self) -> None:

@@ -26,6 +26,13 @@ class BadRecord(CollabError):
     """A dataset record is not a task of this domain; the text says which field is wrong and how (the loader adds where)."""
 
 
+class Unsuitable(BadRecord):
+    """A sound record that a domain has no use for as its options are (a problem too short for so many turns); the text says why.
+
+    The loader passes it over and counts the reason, whether bad records are refused or skipped.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What an environment may use: the model behind a role-play user, the judge, and how tokens are counted.
@@ -47,6 +54,11 @@ def every_record(record: Mapping[str, Any]) -> bool:
     return True
 
 
+def nowhere_held_out(task: Task) -> str | None:
+    """Say that no task is known to be held out."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Domain:
     """The definition of a domain.
@@ -55,7 +67,8 @@ class Domain:
     fields it cannot do without. `selects` says which records an option of the domain asks for (level-5 problems, for one); the
     others are no tasks and not bad either. `bundled` names the JSON-lines file below `collab/tasks/bundled` with tasks of our
     own. `prepare` is what must be done once a task with a model before it is played (summarising an article into a goal); it
-    may raise `SimulatorError` and whatever the model raises.
+    may raise `SimulatorError` and whatever the model raises. `held_out` names the published test set that a task belongs to, or
+    None; tasks of one are refused for training.
 
     `max_turns` bounds a whole conversation. `base_prompt` and `proactive_prompt` are the policy's system prompts as Base (None:
     no system prompt) and as Proactive Base (CollabLLM section 4). `licences` are those of known sources of tasks, as SPDX
@@ -71,6 +84,7 @@ class Domain:
     bundled: str | None = None
     selects: Callable[[Mapping[str, Any]], bool] = every_record
     prepare: Callable[[Task, Resources], Awaitable[Task]] | None = None
+    held_out: Callable[[Task], str | None] = nowhere_held_out
     max_turns: int = 8
     licences: Mapping[str, str] = field(default_factory=dict)
     base_prompt: str | None = None

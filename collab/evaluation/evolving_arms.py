@@ -1,4 +1,4 @@
-"""Results of an evolving-intent evaluation: the row of the paper's table, paired statistics, and per-turn tracking."""
+"""Results of an evolving-intent evaluation: the row of the paper's table, every arm against Single, and per-turn tracking."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from collab.environments.evolving_intent.arms import EVOLVE, SINGLE
 from collab.environments.evolving_intent.conversations import targets_from_record
 from collab.environments.evolving_intent.tracking import ReplyVerifier, TrackingFigures, Verdict, track, tracking_figures
+from collab.evaluation.comparison import Cell, compare, successes
 from collab.evaluation.paper_tables import EvolvingResult
-from collab.evaluation.run import EvaluatedConversation
-from collab.evaluation.statistics import bootstrap_interval, compare_by_task, mcnemar
-from collab.evaluation.tables import Column, Row, Table, scaled
+from collab.evaluation.statistics import Interval, bootstrap_interval, compare_by_task, mcnemar
+from collab.evaluation.tables import Column, Row, Table, Value, scaled
 from collab.tasks.task import Task
 from simulators.conversation import ConversationTree
 
 Scores = Mapping[tuple[str, int], float]
-
-
-def accuracies(conversations: Iterable[EvaluatedConversation], component: str = "accuracy") -> dict[tuple[str, int], float]:
-    """Return the accuracy of every conversation that could be scored, by (task, run). Missing is never zero."""
-    return {(c.task_id, c.run): c.components[component] for c in conversations if component in c.components}
 
 
 def evolving_result(method: str, arms: Mapping[str, Scores]) -> EvolvingResult:
@@ -41,6 +36,46 @@ def evolving_result(method: str, arms: Mapping[str, Scores]) -> EvolvingResult:
     test = mcnemar([single[key] > 0.5 for key in both], [evolve[key] > 0.5 for key in both]) if once else None
     controls = {name: value for name, value in values.items() if name not in (SINGLE, EVOLVE)}
     return EvolvingResult(method, values[SINGLE], values[EVOLVE], controls, compare_by_task(single, evolve), test)
+
+
+def solved(cell: Cell) -> Interval | None:
+    """Return the share of tasks solved, with its bootstrap interval over tasks; None where nothing could be scored."""
+    scores = {key: value for key, value in successes(cell).items() if value is not None}
+    return bootstrap_interval(list(scores.values()), [task for task, _ in scores]) if scores else None
+
+
+def arms_table(cells: Sequence[Cell]) -> Table:
+    """Return every arm of every policy against the policy's own Single, task by task; cells are named after their arms."""
+    columns = (
+        Column("Policy"),
+        Column("Arm"),
+        Column("solved", 1, "%", "higher"),
+        Column("less Single", 1, group="paired by task"),
+        Column("lost", 0, group="paired by task"),
+        Column("gained", 0, group="paired by task"),
+        Column("McNemar p", 4, group="paired by task"),
+        Column("conversations", 0),
+        Column("unscored", 0),
+    )
+    players = list(dict.fromkeys((cell.policy, cell.user) for cell in cells))
+    single = {(cell.policy, cell.user): cell for cell in cells if cell.environment == SINGLE}
+    rows = []
+    for cell in sorted(cells, key=lambda cell: players.index((cell.policy, cell.user))):
+        who = (cell.policy, cell.user)
+        against: tuple[Value, ...] = (None, None, None, None)
+        if cell.environment != SINGLE and who in single:
+            found = compare(single[who], cell)
+            difference = found.success.difference.scaled(100) if found.success else None
+            test = (found.test.lost, found.test.gained, found.test.p_value) if found.test else (None, None, None)
+            against = (difference, *test)
+        share = scaled(solved(cell), 100)
+        label = ", ".join(filter(None, who))
+        rows.append(Row((label, cell.environment, share, *against, len(cell.conversations), cell.unscored)))
+    note = (
+        "Per cent of tasks solved on the last turn, with 95% bootstrap intervals over tasks. Lost: solved in Single, not in the "
+        "arm; gained: the reverse; a task counts as solved where most of its runs are."
+    )
+    return Table("Every arm on the same tasks (Evolving Intent)", columns, tuple(rows), note)
 
 
 async def tracked(trees: Iterable[ConversationTree], verifier: ReplyVerifier) -> TrackingFigures:

@@ -43,7 +43,7 @@ def collabllm_results(
 
     The improvement is over the best baseline in each column, in per cent, positive where it is for the better. (The paper's own
     row takes Base for ITR on MATH-Chat, where Proactive Base is the better one.) `score_names` gives a domain's task score its
-    name: {"math_chat": "ACC"}.
+    name: {"math_chat": "ACC"}. Without a judge nobody has an interactivity: then the table goes without that column.
 
     Raises:
         ValueError: when there are no results, or no method has the name `improved`.
@@ -54,14 +54,16 @@ def collabllm_results(
     if ours is None:
         raise ValueError(f"no method is called {improved!r}; there are {', '.join(result.method for result in results)}")
     domains = list(dict.fromkeys(name for result in results for name in result.domains))
+    judged = [name for name in domains if any(_interactivity(result, name) is not None for result in results)]
     columns = [Column("Method")]
     for domain in domains:
         columns += [
             Column((score_names or {}).get(domain, "score"), 1, better="higher", group=domain),
             Column("tokens (k)", 2, better="lower", group=domain),
-            Column("ITR", 1, better="higher", group=domain),
         ]
-    cells = {result.method: _domain_cells(result, domains) for result in results}
+        if domain in judged:
+            columns.append(Column("ITR", 1, better="higher", group=domain))
+    cells = {result.method: _domain_cells(result, domains, judged) for result in results}
     rows = [Row((result.method, *cells[result.method]), "baseline" if result.baseline else "ours") for result in results]
     baselines = [cells[result.method] for result in results if result.baseline]
     if baselines and not ours.baseline:
@@ -78,15 +80,18 @@ def collabllm_results(
     )
 
 
-def _domain_cells(result: MethodResult, domains: Sequence[str]) -> list[Value]:
+def _interactivity(result: MethodResult, domain: str) -> Value:
+    found = result.domains.get(domain)
+    return found.interactivity if found else None
+
+
+def _domain_cells(result: MethodResult, domains: Sequence[str], judged: Sequence[str]) -> list[Value]:
     cells: list[Value] = []
     for name in domains:
         found = result.domains.get(name)
-        cells += (
-            [scaled(found.task_score, 100), scaled(found.tokens, 1e-3), scaled(found.interactivity, 100)]
-            if found
-            else [None, None, None]
-        )
+        cells += [scaled(found.task_score, 100), scaled(found.tokens, 1e-3)] if found else [None, None]
+        if name in judged:
+            cells.append(scaled(_interactivity(result, name), 100))
     return cells
 
 
@@ -323,24 +328,35 @@ def paired_differences(
     return Table(caption, columns, tuple(rows), note)
 
 
-def simulator_transfer(scores: Mapping[str, Mapping[str, Value]], metric: str, better: Direction = "higher") -> Table:
+def simulator_transfer(
+    scores: Mapping[str, Mapping[str, Value]],
+    metric: str,
+    better: Direction = "higher",
+    trained_with: Mapping[str, str | None] | None = None,
+) -> Table:
     """Return the matrix of training simulator (rows) x evaluation simulator (columns): {trained: {evaluated: score}}.
 
     The last column is the mean over the *other* simulators minus the score with the one trained against: far below 0 (where
-    higher is better), gains are fitted to that simulator and may not carry over to people.
+    higher is better), gains are fitted to that simulator and may not carry over to people. Where the rows are policies,
+    `trained_with` names the simulator of each (None: it was not trained).
     """
+    own = {row: row for row in scores} if trained_with is None else trained_with
     names = list(dict.fromkeys(name for row in scores.values() for name in row))
+    first = (Column("trained against"),) if trained_with is None else (Column("policy"), Column("trained against"))
     columns = (
-        Column("trained against"),
+        *first,
         *(Column(name, 2, better=better, group=f"{metric}, evaluated against") for name in names),
         Column("others - own", 2),
     )
-    rows = [Row((trained, *(row.get(name) for name in names), _carried_over(trained, row))) for trained, row in scores.items()]
+    rows = []
+    for label, row in scores.items():
+        head = (label,) if trained_with is None else (label, own.get(label) or "not trained")
+        rows.append(Row((*head, *(row.get(name) for name in names), _carried_over(own.get(label), row))))
     note = "Best value of each column in bold. Others - own: mean with the other simulators, minus that with the one trained on."
     return Table(f"Simulator transfer: {metric}", columns, tuple(rows), note)
 
 
-def _carried_over(trained: str, row: Mapping[str, Value]) -> float | None:
-    own = center(row.get(trained))
+def _carried_over(trained: str | None, row: Mapping[str, Value]) -> float | None:
+    own = None if trained is None else center(row.get(trained))
     others = [number for name, value in row.items() if name != trained and (number := center(value)) is not None]
     return statistics.fmean(others) - own if own is not None and others else None

@@ -59,6 +59,31 @@ def mr_distributions(chosen: Sequence[float], rejected: Sequence[float]) -> Figu
     return figure
 
 
+def reward_distributions(rewards: Mapping[str, Mapping[str, Sequence[float]]], x: str = "R*") -> Figure:
+    """Draw the distribution of R* of every policy, and its mean, in one panel an environment: {environment: {policy: values}}.
+
+    Raises:
+        ValueError: when there is nothing to draw.
+    """
+    import numpy as np
+
+    panels = {name: values for name, values in rewards.items() if any(map(len, values.values()))}
+    figure, every = _figure(len(panels), height=2.6)
+    names = _unique(name for values in panels.values() for name in values)
+    for axes, (environment, by_policy) in zip(every, panels.items(), strict=True):
+        together = [value for values in by_policy.values() for value in values]
+        edges = np.histogram_bin_edges(together, bins=min(24, max(8, int(len(together) ** 0.5)))).tolist()
+        for policy, values in by_policy.items():
+            colour = SERIES[names.index(policy) % len(SERIES)]
+            if len(values):
+                axes.hist(values, bins=edges, color=colour, alpha=0.12, edgecolor="none")
+                axes.hist(values, bins=edges, color=colour, histtype="step", linewidth=1.4, label=policy)
+                axes.axvline(float(np.mean(values)), color=colour, linewidth=1.4, linestyle=(0, (4, 2)))
+        _label(axes, title=environment, x=x, y="conversations")
+    _shared_legend(figure, every)
+    return figure
+
+
 def training_curves(curves: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]) -> Figure:
     """Draw one panel a metric with one line a run: {metric: {run: (steps, values)}}; values that are None leave a gap.
 
@@ -75,7 +100,7 @@ def training_curves(curves: Mapping[str, Mapping[str, tuple[Sequence[float], Seq
             axes.plot(steps, numbers, color=colour, linewidth=1.6, marker="o" if few else None, markersize=3, label=run)
         _label(axes, title=metric, x="step")
     if len(names) > 1:
-        _legend(panels[0])
+        _shared_legend(figure, panels)
     return figure
 
 
@@ -85,9 +110,30 @@ def score_by_turn(series: Mapping[str, Sequence[Estimate]], y: str = "score") ->
     Raises:
         ValueError: when there are no series.
     """
+    figure, (axes,) = _figure(1 if series else 0, height=3.2)
+    _turns(axes, series)
+    _label(axes, x="turn", y=y)
+    _legend(axes, above=True)
+    return figure
+
+
+def scores_by_turn(panels: Mapping[str, Mapping[str, Sequence[Estimate]]], y: str = "score") -> Figure:
+    """Draw one panel an environment as `score_by_turn` does: {environment: {policy: estimates}}.
+
+    Raises:
+        ValueError: when there are no panels.
+    """
+    figure, every = _figure(len(panels), height=2.6)
+    for axes, (environment, series) in zip(every, panels.items(), strict=True):
+        _turns(axes, series)
+        _label(axes, title=environment, x="turn", y=y)
+    _shared_legend(figure, every)
+    return figure
+
+
+def _turns(axes: Axes, series: Mapping[str, Sequence[Estimate]]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    figure, (axes,) = _figure(1 if series else 0, height=3.2)
     for number, (name, estimates) in enumerate(series.items()):
         colour = SERIES[number % len(SERIES)]
         points = [(turn, *_parts(estimate)) for turn, estimate in enumerate(estimates, start=1) if estimate is not None]
@@ -95,9 +141,6 @@ def score_by_turn(series: Mapping[str, Sequence[Estimate]], y: str = "score") ->
         axes.plot(turns, [point[1] for point in points], color=colour, linewidth=1.6, marker="o", markersize=4, label=name)
         axes.fill_between(turns, [p[1] - p[2] for p in points], [p[1] + p[3] for p in points], color=colour, alpha=0.15, lw=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _label(axes, x="turn", y=y)
-    _legend(axes, above=True)
-    return figure
 
 
 def window_ablation(metrics: Mapping[str, Mapping[str, Estimate]]) -> Figure:
@@ -236,6 +279,20 @@ def _legend(axes: Axes, *, above: bool = False) -> None:
     axes.legend(handles, [_literal(label) for label in labels], fontsize=8.5, labelcolor=INK, frameon=False, **place)
 
 
+def _shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Name the series once for all panels, above them."""
+    named: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    if named:
+        columns = min(4, len(named))
+        labels = [_literal(label) for label in named]
+        figure.legend(
+            list(named.values()), labels, loc="outside upper left", ncols=columns, fontsize=8.5, labelcolor=INK, frameon=False
+        )
+
+
 def _ticks(axes: Axes, names: Sequence[str]) -> None:
     """Name the bars; names that would run into each other are slanted."""
     axes.set_xticks(range(len(names)), [_literal(name) for name in names])
@@ -255,6 +312,8 @@ def _bars(axes: Axes, bars: Sequence[tuple[str, Estimate, str]]) -> None:
         _bar(axes, place, estimate, colour, 0.66, decimals)
     _ticks(axes, [name for name, _, _ in bars])
     axes.set_xlim(-0.6, len(bars) - 0.4)
+    if not any(map(any, (_parts(estimate) for _, estimate, _ in bars if estimate is not None))):
+        axes.set_ylim(0, 1)  # nothing but zeros has no scale of its own
 
 
 def _bar(

@@ -157,7 +157,7 @@ class Table:
         ]
 
     def _best(self) -> set[tuple[int, int]]:
-        """Return the (row, column) of the best values, as shown: values that print alike are both best."""
+        """Return the (row, column) of the best values, as shown: values that print alike are both best, unless all do."""
         best = set()
         for position, column in enumerate(self.columns):
             if column.better is None:
@@ -167,7 +167,7 @@ class Table:
                 for number, row in enumerate(self.rows)
                 if row.kind != "summary" and (value := center(row.cells[position])) is not None
             }
-            if len(values) > 1:
+            if len(set(values.values())) > 1:
                 top = max(values.values()) if column.better == "higher" else min(values.values())
                 best |= {(number, position) for number, value in values.items() if value == top}
         return best

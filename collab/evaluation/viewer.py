@@ -31,6 +31,8 @@ BLOCK_CHARACTERS = 1 << 18
 """Size of a block before compression: small enough to unpack in some milliseconds, large enough to compress well."""
 
 _SCRIPTS = ("inflate", "data", "elements", "thread", "candidates", "list", "keyboard", "start")
+_DEPTHS = ("*", "*/*", "*/*/*", "*/*/*/*")
+"""How far below a run its parts lie: an evaluation has a folder for each environment, user, policy and seed."""
 _MAGNITUDE = 2**53
 """JavaScript holds larger whole numbers (seeds have 63 bits) only approximately, so they travel as text."""
 
@@ -92,7 +94,7 @@ def _trees_of(run_folder: Path) -> Iterator[ConversationTree]:
     if not run_folder.is_dir() or (run_folder / "trees.jsonl").is_file():
         yield from read_trees(run_folder)
         return
-    parts = sorted(file.parent for depth in ("*", "*/*") for file in run_folder.glob(f"{depth}/trees.jsonl"))
+    parts = sorted(file.parent for depth in _DEPTHS for file in run_folder.glob(f"{depth}/trees.jsonl"))
     if not parts:
         raise ConfigurationError(
             f"{run_folder} holds no trees.jsonl, nor does any folder in it; name the output folder of a build or an evaluation"

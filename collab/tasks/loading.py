@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from collab.environments.domain import BadRecord, Domain
+from collab.environments.domain import BadRecord, Domain, Unsuitable
 from collab.tasks.task import Task
 from simulators.errors import ConfigurationError
 
 BUNDLED = "bundled"
+"""The domain's own bundled tasks; `bundled:NAME` are those of another domain (math_chat's for an intent that evolves)."""
 
 OnBadRecord = Literal["refuse", "skip"]
 _Records = Iterator[tuple[str, Mapping[str, Any]]]
@@ -31,10 +33,12 @@ _Records = Iterator[tuple[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class LoadedTasks:
-    """Tasks in the order of their source, and one sentence for every record that was skipped."""
+    """Tasks in the order of their source, one sentence for every bad record that was skipped, and how many records were sound but
+    `unsuitable` for the domain as its options are, by reason."""
 
     tasks: Sequence[Task]
     skipped: Sequence[str] = field(default=())
+    unsuitable: Mapping[str, int] = field(default_factory=dict)
 
 
 def load_tasks(
@@ -47,9 +51,9 @@ def load_tasks(
 ) -> LoadedTasks:
     """Load the tasks of one split.
 
-    `source` is `bundled`, a path (.jsonl, .json, .csv, .parquet, text also as .gz, or a folder saved by `datasets`), or a Hub id,
-    with a configuration after a colon where the dataset has several (`openai/gsm8k:main`). Local files are one split each, unless
-    their records have a `split` field, which is then matched.
+    `source` is `bundled`, `bundled:NAME`, a path (.jsonl, .json, .csv, .parquet, text also as .gz, or a folder saved by
+    `datasets`), or a Hub id, with a configuration after a colon where the dataset has several (`openai/gsm8k:main`). Local files
+    are one split each, unless their records have a `split` field, which is then matched.
 
     Raises:
         ConfigurationError: no such source, a missing column, no record left, a limit below 1, or (with `refuse`) a bad record
@@ -59,6 +63,7 @@ def load_tasks(
         raise ConfigurationError(f"limit is {limit}; it must be at least 1 (null: all tasks)")
     tasks: dict[str, Task] = {}
     skipped: list[str] = []
+    unsuitable: Counter[str] = Counter()
     for number, (where, record) in enumerate(_records(source, domain, split)):
         if record.get("split", split) != split:
             continue
@@ -69,6 +74,9 @@ def load_tasks(
             task = domain.task_from_record(record, f"{domain.name}-{split}-{number:05d}")
             if task.id in tasks:
                 raise BadRecord(f"task id {task.id!r} stands twice")
+        except Unsuitable as misfit:
+            unsuitable[str(misfit)] += 1
+            continue
         except BadRecord as error:
             problem = f"{where}: {error}"
             if on_bad_record == "refuse":
@@ -80,8 +88,11 @@ def load_tasks(
             break
     if not tasks:
         reason = f"; {len(skipped)} record(s) were skipped, the first: {skipped[0]}" if skipped else ""
+        if unsuitable:
+            often, count = unsuitable.most_common(1)[0]
+            reason += f"; {unsuitable.total()} record(s) do not suit {domain.name} as its options are, {count} of them: {often}"
         raise ConfigurationError(f"{source} has no task of split {split!r}{reason}")
-    return LoadedTasks(list(tasks.values()), skipped)
+    return LoadedTasks(list(tasks.values()), skipped, unsuitable)
 
 
 def _check_columns(record: Mapping[str, Any], domain: Domain, where: str) -> None:
@@ -92,10 +103,16 @@ def _check_columns(record: Mapping[str, Any], domain: Domain, where: str) -> Non
 
 
 def _records(source: str, domain: Domain, split: str) -> _Records:
-    if source == BUNDLED:
-        if domain.bundled is None:
-            raise ConfigurationError(f"environment {domain.name} has no bundled tasks; set tasks=FILE or tasks=HUB_ID")
-        with resources.as_file(resources.files("collab.tasks") / "bundled" / domain.bundled) as path:
+    if source == BUNDLED and domain.bundled is None:
+        raise ConfigurationError(f"environment {domain.name} has no bundled tasks; set tasks=FILE or tasks=HUB_ID")
+    if source == BUNDLED or source.startswith(f"{BUNDLED}:"):
+        folder = resources.files("collab.tasks") / "bundled"
+        name = domain.bundled if source == BUNDLED else f"{source.removeprefix(f'{BUNDLED}:')}.jsonl"
+        known = sorted(each.name for each in folder.iterdir() if each.name.endswith(".jsonl"))
+        if name not in known:
+            names = [each.removesuffix(".jsonl") for each in known]
+            raise ConfigurationError(f"there are no bundled tasks {source!r}; known are {', '.join(names)}")
+        with resources.as_file(folder / name) as path:
             yield from _json_lines(path)
         return
     yield from read_records(source, split)

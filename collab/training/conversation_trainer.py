@@ -10,34 +10,41 @@ from __future__ import annotations
 import logging
 import math
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from collab.environments.domain import Environment
 from collab.training.conversation_log import ConversationLog
 from collab.training.credit import Advantages, TurnValues, count_groups
 from collab.training.episodes import Episode, EpisodePlayer, EpisodeStart
+from collab.training.event_loop import TrainingThread
 from collab.training.live_policy import LivePolicy
 from collab.training.online_settings import RolloutSettings
 from collab.training.rollout import Rollout, sampling_mode
 from collab.training.rollout_journal import RolloutJournal
+from collab.training.step_window import StepGuard, StepWindow
 from collab.training.token_sampling import TokenSampler, TransformersSampler
+from collab.training.trl_rows import (
+    EpochOrder,
+    conversation_reward,
+    dataset_of,
+    hand_over,
+    row_of,
+    silence_row_warnings,
+    without_rollout_warning,
+)
 from collab.training.turn_tokens import TurnTokens
 from collab.training.weight_sync import SharedWeights, WeightSync
 from simulators.conversation import Outcome
 from simulators.errors import ConfigurationError, TooManyFailures
-from simulators.seeds import derive_seed
 
 logger = logging.getLogger(__name__)
 
@@ -86,19 +93,20 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         model.generation_config.eos_token_id = sorted(tokens.eos_ids)
         if getattr(tokenizer, "response_template", None) is not None:
             tokenizer.response_template = None  # TRL would parse a whole conversation as one reply
-        with _without_rollout_warning():
+        with without_rollout_warning():
             super().__init__(
                 model=model,
                 reward_funcs=[conversation_reward],
                 args=args,
-                train_dataset=_dataset(source.starts),
-                eval_dataset=_dataset(source.eval_starts) if source.eval_starts else None,
+                train_dataset=dataset_of(source.starts),
+                eval_dataset=dataset_of(source.eval_starts) if source.eval_starts else None,
                 processing_class=tokenizer,
                 peft_config=peft_config,
-                callbacks=[*callbacks, _StepGuard(self)],
-                rollout_func=_hand_over,
+                callbacks=[*callbacks, StepGuard(self)],
+                rollout_func=hand_over,
             )
-        sampler, self._weights = self._make_sampler(tokens)
+        training_thread = TrainingThread()
+        sampler, self._weights = self._make_sampler(tokens, training_thread)
         policy = LivePolicy(sampler, tokens, lambda: f"step{self.state.global_step}")
         player = EpisodePlayer(
             source.environment,
@@ -112,7 +120,7 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
             source.softmax_temperature,
         )
         journal = RolloutJournal(source.run_dir / "rollouts", self.accelerator.process_index, source.fingerprint)
-        self.rollout = Rollout(player, journal, gather_object)
+        self.rollout = Rollout(player, journal, gather_object, training_thread)
         self.conversation_log = ConversationLog(
             source.run_dir / "conversations.jsonl",
             source.rollout.logged_conversations,
@@ -125,18 +133,19 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         self._failed_rounds = 0
         self._resume_from: str | None = None
         self._last_logprobs: torch.Tensor | None = None
-        self._window = _Window()
-        self._silence_row_warnings()
+        self._window = StepWindow()
+        silence_row_warnings()
 
     # ------------------------------------------------------------------------------------------------ conversations to batches
 
-    def _make_sampler(self, tokens: TurnTokens) -> tuple[TokenSampler, WeightSync]:
+    def _make_sampler(self, tokens: TurnTokens, training_thread: TrainingThread) -> tuple[TokenSampler, WeightSync]:
         settings = self._source.rollout
         if settings.engine != "transformers":
             from collab.training.vllm_sampling import make_vllm_sampler
 
-            return make_vllm_sampler(self, settings, tokens)
-        if self.is_fsdp_enabled or self._dist.is_zero3:
+            return make_vllm_sampler(self, settings, tokens, training_thread)
+        deepspeed = self.accelerator.state.deepspeed_plugin
+        if self.is_fsdp_enabled or (deepspeed is not None and deepspeed.zero_stage == 3):
             raise ConfigurationError(
                 "rollout.engine transformers samples on each rank by itself, and FSDP and DeepSpeed ZeRO-3 spread the weights "
                 "over ranks; set rollout.engine to vllm_server or vllm_in_process, or use DDP or ZeRO-2"
@@ -147,6 +156,7 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
             tokens.eos_ids,
             max_batch_size=settings.max_batch_size,
             precision=self.accelerator.autocast,
+            executor=training_thread,
         )
         return sampler, SharedWeights()
 
@@ -158,7 +168,7 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         self.last_episodes = episodes
         played = time.perf_counter()
         self.handed_over = False
-        batch = super()._generate_and_score_completions([_trl_row(episode) for episode in episodes])
+        batch = super()._generate_and_score_completions([row_of(episode) for episode in episodes])
         if not self.handed_over or "tool_mask" not in batch:
             raise ConfigurationError(
                 "TRL sampled single replies of its own instead of taking the played conversations; this TRL does not fit, "
@@ -290,7 +300,7 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         Without gradients an optimizer skips a parameter altogether: no momentum, no weight decay. (DeepSpeed steps inside its own
         backward pass and takes a step with zero gradients.)
         """
-        window, self._window = self._window, _Window()
+        window, self._window = self._window, StepWindow()
         tokens = int(self.accelerator.reduce(window.tokens(self.accelerator.device), reduction="sum").item())
         if tokens == 0:
             logger.warning(
@@ -356,19 +366,11 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         for outcome in Outcome:
             self._note(f"outcomes/{outcome.value}", outcomes[outcome] / max(1, outcomes.total()))
 
-    @staticmethod
-    def _silence_row_warnings() -> None:
-        """TRL prints a whole row for every batch with an unscored one; ours are counted and logged instead."""
-        name = GRPOTrainer.__module__
-        found = logging.getLogger(name)
-        if not any(isinstance(each, _RowWarnings) for each in found.filters):
-            found.addFilter(_RowWarnings())
-
     # ----------------------------------------------------------------------------------------------------------------- resume
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         """TRL's order of rows, drawn anew for each epoch from the seed: a resumed epoch is ordered as it would have been."""
-        return _EpochOrder(super()._get_train_sampler(dataset), self)
+        return EpochOrder(super()._get_train_sampler(dataset), self.args.seed, lambda: int(self.state.epoch or 0))
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
         """Train, going on from a checkpoint exactly where one is given."""
@@ -402,8 +404,7 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
 
     def checkpoint_saved(self) -> None:
         """A complete checkpoint lies on the disk: what was journaled before it will not be asked for again."""
-        if self.rollout._journal is not None:
-            self.rollout._journal.forget()
+        self.rollout.forget_finished()
 
     def save_beside(self, output_dir: Path) -> None:
         """Save what belongs to the method and not to the policy, once training is over: nothing here."""
@@ -411,92 +412,3 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
     def close(self) -> None:
         """Release the sampler, its threads and the journal."""
         self.rollout.close()
-
-
-class _Window:
-    """What has happened since the last optimizer step: tokens to train on, seconds of updating and of generating."""
-
-    def __init__(self) -> None:
-        self._tokens: torch.Tensor | None = None
-        self.updating_s = 0.0
-        self.generating_s = 0.0
-
-    def add_tokens(self, count: torch.Tensor) -> None:
-        count = count.detach().float()
-        self._tokens = count if self._tokens is None else self._tokens + count
-
-    def tokens(self, device: torch.device) -> torch.Tensor:
-        return torch.zeros((), device=device) if self._tokens is None else self._tokens
-
-
-class _StepGuard(TrainerCallback):  # type: ignore[misc]
-    """Calls the trainer at the moments that only callbacks see."""
-
-    def __init__(self, trainer: ConversationTrainer) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._trainer.load_own_state()
-
-    def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._trainer.before_optimizer_step()
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self._trainer.checkpoint_saved()
-
-
-class _EpochOrder(torch.utils.data.Sampler[int]):
-    """Reseeds TRL's sampler at the start of every epoch; its own generator would start anew on a resume."""
-
-    def __init__(self, sampler: Any, trainer: ConversationTrainer) -> None:
-        self._sampler = sampler
-        self._trainer = trainer
-
-    def __iter__(self) -> Iterator[int]:
-        epoch = int(self._trainer.state.epoch or 0)
-        if self._sampler.shuffle:
-            self._sampler.generator.manual_seed(derive_seed(self._trainer.args.seed, "epoch", epoch))
-        return iter(self._sampler)
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-
-class _RowWarnings(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("All reward functions returned None")
-
-
-def conversation_reward(reward: list[float | None], **_: Any) -> list[float | None]:
-    """Hand TRL the rewards that the rollout found; None leaves a row out of TRL's figures."""
-    return reward
-
-
-def _hand_over(prompts: list[Any], trainer: ConversationTrainer) -> dict[str, Any]:
-    """Give TRL the tokens of the conversations that have just been played: its `rollout_func`."""
-    trainer.handed_over = True
-    end = trainer.processing_class.eos_token_id  # a row without tokens would break TRL's padding; it is masked
-    return {
-        "prompt_ids": [episode.prompt_ids or [end] for episode in trainer.last_episodes],
-        "completion_ids": [episode.completion_ids or [end] for episode in trainer.last_episodes],
-        "logprobs": [episode.logprobs or [0.0] for episode in trainer.last_episodes],
-        "env_mask": [episode.policy_mask or [0] for episode in trainer.last_episodes],
-    }
-
-
-def _trl_row(episode: Episode) -> dict[str, Any]:
-    """One row of TRL's: only its number and its reward matter, the tokens come from the rollout."""
-    return {"prompt": episode.messages[:1] or [{"role": "user", "content": ""}], "reward": episode.reward}
-
-
-def _dataset(starts: Sequence[EpisodeStart]) -> Dataset:
-    """One row per start; TRL wants a prompt in it, which the played conversation replaces."""
-    prompt = [{"role": "user", "content": ""}]
-    return Dataset.from_list([{"prompt": prompt, "start": index} for index in range(len(starts))])
-
-
-@contextmanager
-def _without_rollout_warning() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
-        yield

@@ -78,6 +78,7 @@ class OnlineRun:
     def common(self) -> dict[str, Any]:
         """Return what every trainer of this run is given: model, tokenizer, a new adapter's configuration, callbacks."""
         from collab.training.metrics_log import MetricsLog
+        from collab.training.progress_bar import ProgressBar
 
         tokenizer = load_tokenizer(self.model)
         tokenizer.chat_template = sampling_chat_template(tokenizer)
@@ -85,11 +86,14 @@ class OnlineRun:
             "model": load_for_training(self.model, self.adapter, self.lora),
             "tokenizer": tokenizer,
             "peft_config": None if self.adapter else self.lora.peft_config(),
-            "callbacks": [MetricsLog(self.output_dir / "metrics.jsonl", self.method)],
+            "callbacks": [MetricsLog(self.output_dir / "metrics.jsonl", self.method), ProgressBar(self.method)],
         }
 
     def train(self, trainer: ConversationTrainer) -> Path:
         """Train from the newest checkpoint on, save, and return the folder."""
+        from transformers import PrinterCallback
+
+        trainer.remove_callback(PrinterCallback)  # the progress bar shows what it would print
         try:
             trainer.train(resume_from_checkpoint=latest_checkpoint(self.output_dir / "checkpoints"))
             trainer.save_beside(self.output_dir)

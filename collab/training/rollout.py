@@ -1,25 +1,23 @@
 """One rollout: a batch of conversations with the current policy, the same for every online method.
 
 The rollout runs on an event loop of its own, in a thread that lives as long as the trainer, so that the connections of users and
-judges outlast one step. The training thread waits for it; the policy is in eval mode meanwhile and no gradient is recorded.
+judges outlast one step. The training thread waits for it and samples meanwhile, with the policy in eval mode and no gradient
+recorded.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from collab.training.episodes import Episode, EpisodePlayer, EpisodeStart, Opening, gather_all
+from collab.training.event_loop import EventLoopThread, TrainingThread
 from collab.training.rollout_journal import RolloutJournal
 from simulators.conversation import Outcome
-
-Result = TypeVar("Result")
 
 Gather = Callable[[list[Any]], list[Any]]
 """Concatenates a list over all ranks, in rank order, on every rank."""
@@ -36,42 +34,24 @@ class RolloutStats:
     outcomes: Counter[Outcome] = field(default_factory=Counter)
 
 
-class EventLoopThread:
-    """An event loop in a thread; coroutines are handed to it from plain code, and their results waited for."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="rollout", daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Return the coroutine's result, or raise what it raises; an interrupt of the caller cancels it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Stop the loop and its thread."""
-        if self._loop.is_running():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-
 class Rollout:
     """Plays batches of conversations; see the module.
 
-    `gather` joins lists over ranks, so that all samples of a task start from one opening, wherever they are played.
+    `gather` joins lists over ranks, so that all samples of a task start from one opening, wherever they are played. A sampler in
+    this process does its work in `training_thread`.
     """
 
-    def __init__(self, player: EpisodePlayer, journal: RolloutJournal | None, gather: Gather = list) -> None:
+    def __init__(
+        self,
+        player: EpisodePlayer,
+        journal: RolloutJournal | None,
+        gather: Gather = list,
+        training_thread: TrainingThread | None = None,
+    ) -> None:
         self._player = player
         self._journal = journal
         self._gather = gather
-        self._loop = EventLoopThread()
+        self._loop = EventLoopThread(training_thread or TrainingThread())
         self.stats = RolloutStats()
 
     def play(self, places: Sequence[tuple[EpisodeStart, int]], round_name: str, *, turn_worths: bool) -> list[Episode]:
@@ -133,6 +113,11 @@ class Rollout:
         for start_id, opening in self._gather(mine):
             openings.setdefault(start_id, opening)
         return openings
+
+    def forget_finished(self) -> None:
+        """Start the journal anew: a checkpoint holds everything that came before."""
+        if self._journal:
+            self._journal.forget()
 
     def close(self) -> None:
         """Release the sampler, the journal and the event loop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,12 +53,16 @@ def trainer_arguments(kind: type, settings: OptimizationSettings, output_dir: Pa
     """Build a TRL config of class `kind` (SFTConfig, DPOConfig, ...) from the shared settings and the trainer's own `extra`.
 
     Raises:
-        ConfigurationError: when the installed TRL does not know one of the arguments.
+        ConfigurationError: when the installed TRL does not know one of the arguments, or wandb is wanted and not installed.
     """
     import os
 
     import torch
 
+    if settings.report_to == "wandb" and importlib.util.find_spec("wandb") is None:
+        raise ConfigurationError(
+            "optimization.report_to is wandb, which is not installed; pip install 'collab[wandb]' or set report_to to none"
+        )
     on_cpu = not torch.cuda.is_available()
     arguments = {
         "output_dir": str(output_dir),

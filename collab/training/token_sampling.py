@@ -11,7 +11,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,18 +78,20 @@ class Request:
 
 
 class BatchingSampler(ABC):
-    """A sampler in this process: requests that wait together go to the device together, in a thread of their own.
+    """A sampler in this process: requests that wait together go to the device together, outside the event loop.
 
     `context_tokens` is the longest prompt and reply the model takes, `max_batch_size` the number of samples decoded at once.
+    Device work is done by `executor` (None: a thread of its own).
     """
 
-    def __init__(self, context_tokens: int, max_batch_size: int) -> None:
+    def __init__(self, context_tokens: int, max_batch_size: int, executor: Executor | None = None) -> None:
         self.counts = SamplingCounts()
         self._context = context_tokens
         self._max_batch_size = max_batch_size
         self._waiting: list[Request] = []
         self._dispatcher: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sample")
+        self._executor = executor or ThreadPoolExecutor(max_workers=1, thread_name_prefix="sample")
+        self._owns_executor = executor is None
 
     async def sample(
         self, prompt_ids: Sequence[int], sampling: SamplingSettings, seed: int, n: int = 1, prefix_ids: Sequence[int] = ()
@@ -112,7 +114,7 @@ class BatchingSampler(ABC):
             batch = self._next_batch()
             started = time.perf_counter()
             try:
-                replies = await loop.run_in_executor(self._thread, self._sample_batch, batch)
+                replies = await loop.run_in_executor(self._executor, self._sample_batch, batch)
             except Exception as error:
                 wrapped = error if isinstance(error, CollabError) else ChatModelError(f"sampling failed: {error}")
                 for request in batch:
@@ -144,13 +146,14 @@ class BatchingSampler(ABC):
         """Sample one batch on the device, outside the event loop; one list of `n` replies for each request."""
 
     async def aclose(self) -> None:
-        """Stop the thread; requests that still wait are cancelled."""
+        """Stop; requests that still wait are cancelled."""
         if self._dispatcher is not None:
             self._dispatcher.cancel()
         for request in self._waiting:
             request.answer.cancel()
         self._waiting.clear()
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        if self._owns_executor:
+            self._executor.shutdown(wait=True, cancel_futures=True)
 
 
 class TransformersSampler(BatchingSampler):
@@ -168,8 +171,9 @@ class TransformersSampler(BatchingSampler):
         *,
         max_batch_size: int = 64,
         precision: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        executor: Executor | None = None,
     ) -> None:
-        super().__init__(int(getattr(model.config, "max_position_embeddings", 1 << 30)), max_batch_size)
+        super().__init__(int(getattr(model.config, "max_position_embeddings", 1 << 30)), max_batch_size, executor)
         self._model = model
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids

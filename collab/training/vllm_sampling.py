@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from collab.training.online_settings import RolloutSettings, VLLMSettings
@@ -125,8 +127,10 @@ class VLLMServerSampler:
 class VLLMInProcessSampler(BatchingSampler):
     """Samples from a vLLM engine in the training process (`vllm.LLM`), batch by batch; the engine schedules within a batch."""
 
-    def __init__(self, llm: Any, tokens: TurnTokens, context_tokens: int, max_batch_size: int) -> None:
-        super().__init__(context_tokens, max_batch_size)
+    def __init__(
+        self, llm: Any, tokens: TurnTokens, context_tokens: int, max_batch_size: int, executor: Executor | None = None
+    ) -> None:
+        super().__init__(context_tokens, max_batch_size, executor)
         self._llm = llm
         self._tokens = tokens
 
@@ -162,8 +166,12 @@ class VLLMInProcessSampler(BatchingSampler):
         return SampledReply(tuple(ids), tuple(zeros + logprobs), text, finish)
 
 
-def make_vllm_sampler(trainer: Any, settings: RolloutSettings, tokens: TurnTokens) -> tuple[TokenSampler, WeightSync]:
+def make_vllm_sampler(
+    trainer: Any, settings: RolloutSettings, tokens: TurnTokens, executor: Executor
+) -> tuple[TokenSampler, WeightSync]:
     """Start (or connect to) the vLLM engine that the settings name and return its sampler and weight synchronisation.
+
+    An engine in this process is built here and called by `executor`, which must be the same thread.
 
     `trainer` is TRL's; it is told that vLLM samples, so that its loss corrects for the difference between engine and policy.
 
@@ -184,7 +192,7 @@ def make_vllm_sampler(trainer: Any, settings: RolloutSettings, tokens: TurnToken
         sync: WeightSync = SharedMemoryReload(generation, url) if on_cpu else TRLTransfer(generation)
         return VLLMServerSampler(url, tokens, settings.vllm.server_timeout_s), sync
     context = settings.vllm.context_tokens or int(trainer.model.config.max_position_embeddings)
-    sampler = VLLMInProcessSampler(generation.llm, tokens, context, settings.max_batch_size)
+    sampler = VLLMInProcessSampler(generation.llm, tokens, context, settings.max_batch_size, executor)
     return sampler, RunnerReload(generation) if on_cpu else TRLTransfer(generation)
 
 
@@ -222,6 +230,7 @@ def _generation(trainer: Any, settings: RolloutSettings, on_cpu: bool) -> Any:
 
 
 def _cpu_engine(model: str, settings: RolloutSettings) -> Any:
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the weights are loaded into this process's model runner
     from vllm import LLM
 
     options = {"dtype": "bfloat16", "enforce_eager": True, "logprobs_mode": "processed_logprobs"} | settings.vllm.cpu_options

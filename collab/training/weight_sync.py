@@ -7,8 +7,10 @@ model runner (in process). Every way drops the engine's prefix cache: keys and v
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
+import shutil
 import tempfile
 import urllib.request
 from pathlib import Path
@@ -45,19 +47,19 @@ class TRLTransfer:
     def push(self) -> None:
         """Send every tensor over NCCL (server) or load it in place (in process), and reset the prefix cache."""
         self._generation.sync_weights()
+        self._generation.accelerator.wait_for_everyone()  # rank 0 sends; no rank may sample before the server has it all
 
 
 class SharedMemoryReload:
     """For a vLLM server on this machine's CPU: the weights are written to memory, and the server told to load them from there.
 
-    The server must run with VLLM_SERVER_DEV_MODE=1 and see the same /dev/shm. `folder` is made new for every trainer.
+    The server must run with VLLM_SERVER_DEV_MODE=1 and see the same /dev/shm. The files are removed when the process ends.
     """
 
     def __init__(self, generation: Any, server_url: str) -> None:
         self._generation = generation
         self._url = server_url.rstrip("/")
-        shared_memory = Path("/dev/shm")
-        self._folder = Path(tempfile.mkdtemp(prefix="collab-weights-", dir=shared_memory if shared_memory.is_dir() else None))
+        self._folder: Path | None = None
 
     def push(self) -> None:
         """Write the weights on rank 0 and have the server load them."""
@@ -69,13 +71,21 @@ class SharedMemoryReload:
             name: parameter.detach().to("cpu", torch.bfloat16).clone().contiguous()
             for name, parameter in self._generation._iter_named_params()
         }
-        if not self._generation.accelerator.is_main_process:
-            return
-        partial = self._folder / "model.partial"
-        save_file(weights, partial)
-        partial.replace(self._folder / "model.safetensors")
-        self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}})
-        self._post("/reset_prefix_cache", {})
+        if self._generation.accelerator.is_main_process:
+            folder = self._shared_folder()
+            partial = folder / "model.partial"
+            save_file(weights, partial)
+            partial.replace(folder / "model.safetensors")
+            self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+            self._post("/reset_prefix_cache", {})
+        self._generation.accelerator.wait_for_everyone()
+
+    def _shared_folder(self) -> Path:
+        if self._folder is None:
+            memory = Path("/dev/shm")
+            self._folder = Path(tempfile.mkdtemp(prefix="collab-weights-", dir=memory if memory.is_dir() else None))
+            atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
         request = urllib.request.Request(

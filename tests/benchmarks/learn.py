@@ -1,6 +1,6 @@
 """Does every online method learn? A toy task that is solvable only by asking first, a tiny model, three seeds, on CPU.
 
-    python -m tests.benchmarks.learn [--methods grpo,grpo_mr_difference,...] [--seeds 0,1,2]
+    python -m tests.benchmarks.learn [--methods grpo,grpo_mr_difference,...] [--seeds 0,1,2] [--jobs 2]
 
 The policy starts from a short supervised warm-up on a mix of asking and guessing (`ASKS` of its first replies ask), as an
 instruction-tuned model starts from one. Every method trains a LoRA adapter on it. `start` and `end` are the mean R* of held-out
@@ -10,7 +10,7 @@ With the policy frozen at an even mix of asking and guessing, PPO's critic alone
 of the variance of returns at the second turn that its values explain (mean over the last rollouts, median over seeds). Then
 training with a learning critic is compared with training with a frozen one.
 
-The last line is one JSON object with all figures.
+The last line is one JSON object with all figures; the exit status is 1 where a promise is not kept.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ import logging
 import os
 import random
 import statistics
+import sys
 import tempfile
 import time
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +59,8 @@ GOAL = 0.4
 
 RATE = 4e-3
 """The learning rate of all methods."""
+
+CRITIC_EXPERIMENTS = ("critic", "frozen")
 
 METHODS = ("grpo", "grpo_mr_difference", "grpo_mr_branch", "online_dpo", "ppo")
 
@@ -219,50 +225,137 @@ def quietly(function: Any, *arguments: Any) -> Any:
         return function(*arguments)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--without-critic", action="store_true", help="leave out the critic's own experiments")
-    options = parser.parse_args()
+@dataclass(frozen=True)
+class Job:
+    """One experiment of one seed, small enough that jobs spread evenly over processes: a method, `critic` or `frozen`."""
+
+    what: str
+    seed: int
+    steps: int
+    base: Path
+
+    @property
+    def model(self) -> str:
+        return str(self.base / "model")
+
+
+def prepare(job: Job) -> float:
+    """Warm up the policy that all methods of a seed start from and return what it earns."""
+    return float(quietly(mean_reward, quietly(warmed_up, job.base / "model", job.seed, ASKS), None, job.seed))
+
+
+def work(job: Job) -> dict[str, Any]:
+    """Do one experiment and return its figures."""
+    if job.what == "critic":
+        return {"explained": quietly(critic_alone, job.base, job.seed, job.steps)}
+    began = time.perf_counter()
+    if job.what == "frozen":
+        adapter = quietly(train, "ppo", job.model, job.base / job.what, job.seed, job.steps, replace(CRITIC, frozen=True))
+    else:
+        adapter = quietly(train, job.what, job.model, job.base / job.what, job.seed, job.steps)
+    seconds = time.perf_counter() - began
+    by_step = rewards_by_step(job.base / job.what)
+    return {
+        "end": quietly(mean_reward, job.model, adapter, job.seed),
+        "seconds": seconds,
+        "goal": steps_to(by_step, GOAL),
+        "curve": by_step,
+    }
+
+
+def start_process() -> None:
+    """Set up a process that works on jobs; one thread, as models this small are not faster with more."""
+    torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    seeds = [int(seed) for seed in options.seeds.split(",")]
+
+
+def line_of(job: Job, start: float, result: dict[str, Any]) -> str:
+    """Say in a line what an experiment found."""
+    if job.what == "critic":
+        return f"critic alone         seed {job.seed}: explains {result['explained']:.2f} of the variance at turn 2"
+    name = "ppo, frozen critic" if job.what == "frozen" else job.what
+    reached = f"{GOAL} at step {result['goal']}" if result["goal"] else f"{GOAL} not reached"
+    curve = " ".join(f"{value:.2f}" for value in result["curve"][::10])
+    return f"{name:20} seed {job.seed}: R* {start:.2f} -> {result['end']:.2f} in {result['seconds']:.0f} s; {reached}; {curve}"
+
+
+def figures_of(jobs: Sequence[Job], starts: dict[int, float], results: dict[Job, dict[str, Any]]) -> dict[str, Any]:
+    """Return the last line's object."""
     figures: dict[str, Any] = {"methods": {}}
-    first: dict[str, list[int]] = {}
-    explained, with_critic, without_critic = [], [], []
-    with tempfile.TemporaryDirectory() as scratch:
-        for seed in seeds:
-            base = Path(scratch) / str(seed)
-            model = quietly(warmed_up, base / "model", seed, ASKS)
-            start = quietly(mean_reward, model, None, seed)
-            for method in options.methods.split(","):
-                began = time.perf_counter()
-                adapter = quietly(train, method, model, base / method, seed, options.steps)
-                seconds = time.perf_counter() - began
-                end = quietly(mean_reward, model, adapter, seed)
-                row = {"start": round(start, 3), "end": round(end, 3), "steps": options.steps, "seconds": round(seconds, 1)}
-                figures["methods"].setdefault(method, {})[str(seed)] = row
-                reached = steps_to(rewards_by_step(base / method), GOAL)
-                first.setdefault(method, []).append(reached if reached is not None else options.steps + 1)
-                print(f"{method:20} seed {seed}: R* {start:.2f} -> {end:.2f} in {seconds:.0f} s; {GOAL} at step {reached}", flush=True)
-                if method == "ppo":
-                    with_critic.append(end)
-            if options.without_critic:
-                continue
-            explained.append(quietly(critic_alone, base, seed, options.steps))
-            adapter = quietly(train, "ppo", model, base / "frozen", seed, options.steps, replace(CRITIC, frozen=True))
-            without_critic.append(quietly(mean_reward, model, adapter, seed))
-            print(f"critic seed {seed}: explains {explained[-1]:.2f}; PPO with a frozen critic ends at {without_critic[-1]:.2f}", flush=True)
-    figures["steps_to_goal_median"] = {method: statistics.median(values) for method, values in first.items()}
-    if explained:
-        figures["ppo_explained_variance"] = round(statistics.median(explained), 3)
-        figures["ppo_end_median"] = {
-            "critic": round(statistics.median(with_critic), 3) if with_critic else None,
-            "frozen_critic": round(statistics.median(without_critic), 3),
+    goals: dict[str, list[int]] = {}
+    ends: dict[str, list[float]] = {}
+    for job in jobs:
+        result = results[job]
+        if job.what == "critic":
+            continue
+        ends.setdefault(job.what, []).append(result["end"])
+        if job.what == "frozen":
+            continue
+        figures["methods"].setdefault(job.what, {})[str(job.seed)] = {
+            "start": round(starts[job.seed], 3),
+            "end": round(result["end"], 3),
+            "steps": job.steps,
+            "seconds": round(result["seconds"], 1),
         }
+        goals.setdefault(job.what, []).append(result["goal"] or job.steps + 1)
+    figures["steps_to_goal_median"] = {method: statistics.median(steps) for method, steps in goals.items()}
+    if explained := [results[job]["explained"] for job in jobs if job.what == "critic"]:
+        figures["ppo_explained_variance"] = round(statistics.median(explained), 3)
+    if "ppo" in ends and "frozen" in ends:
+        medians = {"critic": statistics.median(ends["ppo"]), "frozen_critic": statistics.median(ends["frozen"])}
+        figures["ppo_end_median"] = {name: round(median, 3) for name, median in medians.items()}
+    return figures
+
+
+def misses(figures: dict[str, Any]) -> list[str]:
+    """Return which promises the figures do not keep."""
+    found = []
+    for method, seeds in figures["methods"].items():
+        for seed, row in seeds.items():
+            if row["end"] < 2 * row["start"]:
+                found.append(f"{method} seed {seed} does not double its reward: {row['start']} -> {row['end']}")
+            if row["seconds"] > 180:
+                found.append(f"{method} seed {seed} takes {row['seconds']} s, more than three minutes")
+    goals = figures["steps_to_goal_median"]
+    for method in ("grpo_mr_difference", "grpo_mr_branch"):
+        if method in goals and "grpo" in goals and goals[method] > goals["grpo"]:
+            found.append(f"{method} needs {goals[method]} steps to {GOAL}, outcome credit {goals['grpo']}")
+    if (explained := figures.get("ppo_explained_variance", 1.0)) < 0.5:
+        found.append(f"the critic explains {explained} of the variance of returns at turn 2, less than half")
+    if (medians := figures.get("ppo_end_median")) and medians["critic"] < medians["frozen_critic"]:
+        found.append(f"PPO ends at {medians['critic']} with its critic and at {medians['frozen_critic']} with a frozen one")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join((*METHODS, *CRITIC_EXPERIMENTS)))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=2, help="experiments at a time, each in one thread")
+    options = parser.parse_args()
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        ProcessPoolExecutor(options.jobs, get_context("spawn"), start_process) as pool,
+    ):
+        jobs = [
+            Job(what, seed, options.steps, Path(scratch) / str(seed)) for seed in seeds for what in options.methods.split(",")
+        ]
+        starts = dict(zip(seeds, pool.map(prepare, [Job("", seed, 0, Path(scratch) / str(seed)) for seed in seeds]), strict=True))
+        running = {pool.submit(work, job): job for job in jobs}
+        results = {}
+        for done in as_completed(running):
+            job = running[done]
+            results[job] = done.result()
+            print(line_of(job, starts[job.seed], results[job]), flush=True)
+    figures = figures_of(jobs, starts, results)
+    found = misses(figures)
+    for miss in found:
+        print(f"missed: {miss}")
     print(json.dumps(figures))
+    sys.exit(bool(found))
 
 
 if __name__ == "__main__":

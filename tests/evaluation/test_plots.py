@@ -20,6 +20,10 @@ DRAWN = {
         {"loss": {"sft": ([0, 1, 2], [1.0, None, 0.5])}, "reward": {"sft": ([0], [1])}}
     ),
     "many_panels": lambda: plots.training_curves({f"metric {n}": {"run": ([0, 1], [0, 1])} for n in range(5)}),
+    "reward_distributions": lambda: plots.reward_distributions(
+        {"errands": {"base": [0.1, 0.2, 0.4], "SFT": [0.5]}, "math": {"base": [0.3], "SFT": []}, "empty": {"base": []}}
+    ),
+    "scores_by_turn": lambda: plots.scores_by_turn({"errands": {"base": [0.1, 0.2]}, "math": {"SFT": [INTERVAL, None]}}),
     "score_by_turn": lambda: plots.score_by_turn({"base": [INTERVAL, None, MeanEstimate(0.4, None, 1)], "SFT": [0.1, 0.2]}),
     "window_ablation": lambda: plots.window_ablation({"BLEU": {"w=0": INTERVAL, "w=2": None}, "tokens": {"w=2": 1200.0}}),
     "rewards_by_window": lambda: plots.rewards_by_window(
@@ -77,6 +81,8 @@ def test_names_are_not_read_as_mathematics():
         lambda: plots.mr_distributions([], []),
         lambda: plots.training_curves({}),
         lambda: plots.score_by_turn({}),
+        lambda: plots.scores_by_turn({}),
+        lambda: plots.reward_distributions({"errands": {"base": []}}),
         lambda: plots.window_ablation({}),
         lambda: plots.rewards_by_window({}),
         lambda: plots.reliability_boxes({}),

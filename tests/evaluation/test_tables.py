@@ -76,7 +76,8 @@ def example():
         (
             Row(("Base", 0.101, 30.04, 3), "baseline"),
             Row(("SFT", Interval(0.6, 0.5, 0.7), 30.01, 4)),
-            Row(("DPO", None, None, 5)),
+            Row(("DPO", None, 31.0, 5)),
+            Row(("PPO", None, None, 6)),
             Row(("gain", 500.0, 99.0, 0), "summary", unit="%", decimals=0),
         ),
         note="a `note`",
@@ -91,7 +92,8 @@ def test_markdown_of_a_table():
         "| --- | ---: | ---: | ---: |",
         "| Base | 0.10 | **30.0** | 3 |",
         r"| SFT | **0.60 \[0.50, 0.70\]** | **30.0** | 4 |",
-        "| DPO | – | – | 5 |",
+        "| DPO | – | 31.0 | 5 |",
+        "| PPO | – | – | 6 |",
         "| gain | 500% | 99% | 0% |",
         "",
         "a `note`",
@@ -107,6 +109,11 @@ def test_html_of_a_table_holds_the_same_cells_and_marks_the_best():
 
 def test_a_single_value_is_not_the_best_of_anything():
     table = Table("t", (Column("a", better="higher"),), (Row((1.0,)), Row((None,))))
+    assert "best" not in table.html() and "**1" not in table.markdown()
+
+
+def test_where_all_values_print_alike_none_is_the_best():
+    table = Table("t", (Column("a", better="higher"),), (Row((1.001,)), Row((1.0,)), Row((None,))))
     assert "best" not in table.html() and "**1" not in table.markdown()
 
 

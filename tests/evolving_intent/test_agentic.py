@@ -10,9 +10,11 @@ from collab.environments.evolving_intent.agentic.search import Document, SearchT
 from collab.environments.evolving_intent.agentic.software import WorkspaceToolbox, workspace
 from collab.environments.evolving_intent.parts import conversion_from_parts
 from collab.environments.registry import load_domain
+from collab.sandbox.selection import load_sandbox
 from simulators.chat_models.protocol import ChatRequest
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.conversation import Message, Outcome
+from simulators.errors import ConfigurationError
 from simulators.forward_sampling import future_seeds, sample_future
 from simulators.policy import Policy
 from tests.evolving_intent.tasks import RETRY, VILLAGE
@@ -161,7 +163,15 @@ def programmer(request, rng):
     return f"ACTION write: delays.py\ndef retry_delays(count):\n    return {body}\n"
 
 
-async def test_software_is_played_and_graded_by_its_tests():
+@pytest.fixture
+def sandbox():
+    try:
+        return load_sandbox()
+    except ConfigurationError as error:
+        pytest.skip(str(error))
+
+
+async def test_software_is_played_and_graded_by_its_tests(sandbox):
     environment = Environment(load_domain("evolving_software", {"turns": 5, "switches": 1, "revisions": 2}), RESOURCES)
     task = environment.domain.task_from_record(RETRY, "x")
     policy = Policy(AgentLoop(ScriptedChatModel(programmer), WorkspaceToolbox(task.metadata["files"])))

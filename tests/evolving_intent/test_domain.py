@@ -1,25 +1,26 @@
 """The environment: options, tasks, whole conversations with scripted policies, rewards, tracking, arms and the table row."""
 
+import json
 import re
 from dataclasses import replace
 
 import pytest
 
-from collab.environments.domain import BadRecord, Environment, Resources
+from collab.environments.domain import BadRecord, Environment, Resources, Unsuitable
 from collab.environments.evolving_intent.answers import TurnTarget
-from collab.environments.evolving_intent.arms import ARMS, EVOLVE, SINGLE, arm_domains, common_tasks
-from collab.environments.evolving_intent.conversion import conversion_from_record
+from collab.environments.evolving_intent.arms import ARMS, EVOLVE, SINGLE, arm_shapes
+from collab.environments.evolving_intent.conversion import Rejected, conversion_from_record
 from collab.environments.evolving_intent.gsm8k.builder import convert_record
-from collab.environments.evolving_intent.gsm8k.domain import NumberVerifier, domain
+from collab.environments.evolving_intent.gsm8k.domain import NumberVerifier, domain, in_test_split
 from collab.environments.evolving_intent.reader import Reader
 from collab.environments.evolving_intent.rewards import FinalTurn
 from collab.environments.evolving_intent.tracking import Verdict, track, tracking_figures
 from collab.environments.registry import load_domain
-from collab.evaluation.evolving_arms import accuracies, evolving_result, tracked, tracking_table
+from collab.evaluation.comparison import Cell, successes
+from collab.evaluation.evolving_arms import arms_table, evolving_result, solved, tracked, tracking_table
 from collab.evaluation.paper_tables import evolving_intent
 from collab.evaluation.run import evaluated_conversations, evaluated_tree
 from collab.rewards.accuracy import MathAccuracy
-from collab.tasks.loading import LoadedTasks
 from collab.tasks.task import Task
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.conversation import Message, Outcome
@@ -102,8 +103,8 @@ def test_the_token_penalty_is_an_option_of_the_resources():
         ({"turns": 12, "switches": 8, "revisions": 1}, "8 switches need as many predecessors"),
     ],
 )
-def test_tasks_that_do_not_allow_the_shape_are_bad_records(options, complaint):
-    with pytest.raises(BadRecord, match=complaint):
+def test_tasks_that_do_not_allow_the_shape_are_unsuitable(options, complaint):
+    with pytest.raises(Unsuitable, match=complaint):
         domain(**options).task_from_record(BAKERY, "x")
 
 
@@ -133,7 +134,7 @@ def test_a_mixture_draws_its_shares_from_the_same_tasks():
         task = mixed.task_from_record(BAKERY | {"id": f"bakery-{number}"}, "x")
         lengths.append(len(task.metadata["evolving"]["messages"]))
     assert {length: lengths.count(length) for length in (1, 4, 7)} == pytest.approx({1: 50, 4: 50, 7: 100}, abs=25)
-    with pytest.raises(BadRecord):  # allows T=4, but not the longest
+    with pytest.raises(Unsuitable):  # allows T=4, but not the longest
         short = BAKERY | {
             "question": "She bakes 34 trays. Each holds 18 rolls. How many rolls does Nora bake?",
             "answer": "#### 612",
@@ -144,7 +145,7 @@ def test_a_mixture_draws_its_shares_from_the_same_tasks():
 def test_exact_takes_only_problems_whose_answers_can_all_be_computed():
     hidden = BAKERY | {"answer": BAKERY["answer"].replace("Nora bakes", "It is known <<5=5>>5. Nora bakes")}
     assert domain(turns=4).task_from_record(hidden, "x").id == "bakery"
-    with pytest.raises(BadRecord, match="exact=true"):
+    with pytest.raises(Unsuitable, match="exact=true"):
         domain(turns=4, exact=True).task_from_record(hidden, "x")
 
 
@@ -213,43 +214,71 @@ def test_rates_are_shares_of_the_turns_where_they_were_possible():
 # ---------------------------------------------------------------- arms
 
 
-def _load(domain_):
-    return LoadedTasks([domain_.task_from_record(problem, "x") for problem in PROBLEMS])
-
-
-async def test_the_arms_are_played_on_the_same_tasks_and_make_the_tables_row(tmp_path):
-    domains = arm_domains(domain, seed=0)
-    tasks = common_tasks(domains, _load)
-    assert list(tasks) == list(ARMS) and {tuple(task.id for task in arm) for arm in tasks.values()} == {
-        ("bakery", "orchard", "library")
-    }
-    scores, figures = {}, {}
-    for name, arm_domain in domains.items():
-        policy = reading_policy(tasks[name], ignores_switches=True)
-        environment = Environment(arm_domain, RESOURCES)
-        trees = [await evaluated_tree(policy, environment, task, runs=1, seed=0) for task in tasks[name]]
-        scores[name] = accuracies(evaluated_conversations(trees))
+async def test_the_arms_are_played_on_the_same_tasks_and_make_the_tables():
+    cells, figures = [], {}
+    for name, options in ARMS.items():
+        arm = domain(**options, every_arm=True)
+        tasks = [arm.task_from_record(problem, "x") for problem in PROBLEMS]
+        policy = reading_policy(tasks, ignores_switches=True)
+        trees = [await evaluated_tree(policy, Environment(arm, RESOURCES), task, runs=1, seed=0) for task in tasks]
+        cells.append(Cell(name, "", "deaf", list(evaluated_conversations(trees)), task_score="accuracy"))
         figures[name] = await tracked(trees, NumberVerifier())
-    result = evolving_result("deaf to switches", scores)
-    assert result.single.estimate == 1.0 and result.evolve.estimate == 0.0
-    assert result.controls["Reveal"].estimate == result.controls["Revision"].estimate == result.controls["Repeat"].estimate == 1.0
-    assert result.controls["Switch"].estimate == 0.0
+    shares = {cell.environment: solved(cell).estimate for cell in cells}
+    deaf_to = ("Evolve", "Switch", "Prompt recap", "Oracle recap", "Dump recap")
+    assert shares == {name: 0.0 if name in deaf_to else 1.0 for name in ARMS}
+    result = evolving_result("deaf", {cell.environment: successes(cell) for cell in cells})
     assert result.test is not None and result.test.lost == 3 and result.test.gained == 0
     assert result.paired is not None and result.paired.difference.estimate == -1.0
     assert figures[EVOLVE].rate("switch", Verdict.STALE_FUNCTION) == 1.0
-    table = evolving_intent([result])
-    assert re.search(r"deaf to switches", str(table.rows[0].cells))
+    assert re.search(r"deaf", str(evolving_intent([result]).rows[0].cells))
     assert any("switch" in row.cells for row in tracking_table(figures).rows)
+    rows = {row.cells[1]: row.cells for row in arms_table(cells).rows}
+    assert list(rows) == list(ARMS) and rows[SINGLE][3] is None
+    assert (rows["Switch"][3].estimate, rows["Switch"][4:6]) == (-100.0, (3, 0))
+    assert (rows["Revision"][3].estimate, rows["Revision"][4:6]) == (0.0, (0, 0))
 
 
-def test_arms_without_a_common_task_are_refused():
-    domains = arm_domains(domain, {SINGLE: {"turns": 1}, EVOLVE: {"turns": 7}})
-    with pytest.raises(ConfigurationError, match="no task allows every arm"):
-        common_tasks(domains, lambda domain_: LoadedTasks([] if domain_.max_turns == 7 else [Task("a", "g")]))
+def test_an_arm_that_could_not_be_scored_has_no_figures():
+    single, evolve = Cell(SINGLE, "", "p", []), Cell(EVOLVE, "", "p", [])
+    assert solved(evolve) is None
+    assert arms_table([single, evolve]).rows[1].cells == ("p", EVOLVE, None, None, None, None, None, 0, 0)
     with pytest.raises(ValueError, match="no scores for Evolve"):
         evolving_result("x", {SINGLE: {("a", 0): 1.0}, EVOLVE: {}})
 
 
-def test_a_limit_keeps_the_first_tasks():
-    domains = arm_domains(domain, {SINGLE: {"turns": 1}, EVOLVE: {"turns": 7}})
-    assert [task.id for task in common_tasks(domains, _load, limit=2)[EVOLVE]] == ["bakery", "orchard"]
+def test_every_arm_takes_only_tasks_that_all_arms_can_be_played_on():
+    assert max(shape.turns for shape in arm_shapes()) == 7
+    short = BAKERY | {
+        "id": "short",
+        "question": "Nora bakes 34 trays of rolls. Each tray holds 18 rolls. Each roll brings in $6. How much does Nora earn?",
+        "answer": "Nora bakes 34*18 = <<34*18=612>>612 rolls.\nShe earns 612*6 = $<<612*6=3672>>3672.\n#### 3672",
+    }
+    assert domain(turns=4).task_from_record(short, "x").id == "short"
+    with pytest.raises(Unsuitable, match="2 switches need as many predecessors; there are 1"):
+        domain(turns=1, every_arm=True).task_from_record(short, "x")
+
+
+# ---------------------------------------------------------------- what may be trained on
+
+
+def test_problems_of_the_test_split_are_known_whatever_their_id(collab_data):
+    records = [json.loads(line) for line in (collab_data / "gsm8k" / "test.jsonl").read_text(encoding="utf-8").splitlines()]
+    single = domain(turns=1)
+    loaded = [
+        single.task_from_record(record | {"id": f"train-{number}"}, "x")
+        for number, record in enumerate(records[:40])
+        if convertible(record)
+    ]
+    assert len(loaded) > 20 and {single.held_out(task) for task in loaded} == {"the test split of GSM8K"}
+
+
+def convertible(record):
+    try:
+        convert_record(record, "x", seed=0)
+    except Rejected:
+        return False
+    return True
+
+
+def test_other_problems_may_be_trained_on():
+    assert [in_test_split(task) for task in tasks_of(turns=4)] == [None, None, None]

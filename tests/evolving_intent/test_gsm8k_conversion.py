@@ -75,6 +75,28 @@ def test_structural_counterfactuals_keep_to_plausible_values_that_are_new():
     assert all(new not in ("3", "9", "5") for _, new in seen)
 
 
+def test_a_year_has_no_more_weeks_than_it_has():
+    weeks = BAKERY | {
+        "question": "Nora works 50 weeks a year. She bakes 7 rolls every week. How many rolls does Nora bake?",
+        "answer": "Nora bakes 50*7 = <<50*7=350>>350 rolls.\n#### 350",
+    }
+    for seed in range(20):
+        told = convert_record(weeks, "x", seed).ingredients.arguments[0]
+        assert told.alternatives and all(int(other.new) <= 52 for other in told.alternatives)
+
+
+def test_the_first_two_of_something_are_not_other_ones():
+    tanks = BAKERY | {
+        "question": "The first two tanks need 8 gallons each. The others need 3 gallons less than the first two tanks. How much?",
+        "answer": "The others need 8-3 = <<8-3=5>>5 gallons.\nAll need 8*2+5*2 = <<8*2+5*2=26>>26.\n#### 26",
+    }
+    for seed in range(20):
+        texts = [
+            other.text for argument in convert_record(tanks, "x", seed).ingredients.arguments for other in argument.alternatives
+        ]
+        assert texts and not any("three" in text or "four" in text for text in texts)
+
+
 def test_a_calculation_done_again_must_stay_sensible():
     text = "Ann has 40 sweets for 8 friends."
     calculation = read_calculation("<<40/8=5>>5", Fraction(5))
@@ -163,6 +185,23 @@ def test_socratic_questions_serve_where_a_line_makes_none():
     problem = "Nora bakes 34 trays. Each holds 18 rolls. A bag holds 9. How many bags are there?"
     conversion = convert_record({"question": problem, "answer": answer}, "x", seed=0)
     assert [function.text for function in conversion.ingredients.predecessors] == ["How many rolls are there?"]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How many rolls are there on those trays?",
+        "How long did the rolls bake to bake?",
+        "What is the number of the rolls each?",
+        "What is Nora's new total?",
+        "How many rolls does she use for it?",
+        "How many rolls do Nora and his sister bake?",
+    ],
+)
+def test_socratic_questions_that_read_badly_are_left_out(question):
+    answer = f"{question} ** So 34 x 18 = <<34*18=612>>612\nWhat then? ** <<612/9=68>>68\n#### 68"
+    problem = "Nora bakes 34 trays, as she does every day. Each holds 18 rolls. A bag holds 9. How many bags are there?"
+    assert convert_record({"question": problem, "answer": answer}, "x", seed=0).ingredients.predecessors == ()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from collab.environments.evolving_intent.gsm8k.clauses import read_clause, wante
 from collab.environments.evolving_intent.gsm8k.counts import without_count
 from collab.environments.evolving_intent.gsm8k.extraction import NotExtractable, extract, split_joint
 from collab.environments.evolving_intent.gsm8k.number_gap import mark_number
-from collab.environments.evolving_intent.gsm8k.questions import people_of, question_from_line
-from collab.environments.evolving_intent.gsm8k.resemblance import alike, is_vague
+from collab.environments.evolving_intent.gsm8k.people import people_of, points_at_one
+from collab.environments.evolving_intent.gsm8k.questions import question_from_line
+from collab.environments.evolving_intent.gsm8k.resemblance import alike, is_told, is_vague
 from collab.environments.evolving_intent.numbers import Kind, find_numbers, write_like
 from collab.environments.evolving_intent.sentences import as_sentence, same_words, split_sentences, tidy
 
@@ -101,6 +102,10 @@ def test_written_numbers_are_read_back(value, template):
         ),
         ("Ann runs 3 miles a day. How far does she run in 4 weeks?", "How far does she run in that period?",
          ("Ann runs 3 miles a day.", "The period I am asking about is 4 weeks.")),
+        ("The bird eats 3 worms a day. How many worms does it eat in 3 days?", "How many worms does it eat in that period?",
+         ("The bird eats 3 worms a day.", "The period I am asking about is 3 days.")),  # the 3 that was told counts worms
+        ("Ann bakes for 3 days. How much does she bake in 3 days?", "How much does she bake in that time?",
+         ("Ann bakes for 3 days.",)),
         ("Ann has 4 pens. If Bob has 9, calculate the total.", "What is the total?", ("Ann has 4 pens.", "Bob has 9.")),
         ("The 3 friends have $9. How much does each of the 3 friends get?", "How much does each of the friends get?",
          ("The 3 friends have $9.",)),
@@ -120,6 +125,10 @@ def test_problems_are_taken_apart(problem, function, statements):
         ("How many cats? Ann has 3. How many dogs?", "several questions"),
         ("How many cats? Ann has 3 of them.", "the question is not the last sentence"),
         ("Ann has 3 cats. Bob has 4.", "no question"),
+        ("It costs $2. How much is that in a 30-day month?", "a number inside the question"),
+        ("Ann has 3 cats. How many cats does Ann has left?", "the question is not English"),
+        ("They met on May 1. If today their age is 5 times what Josh's age was, how old is Ann?", "the question is not English"),
+        ("Ann likes cats. Is she starts with $5, how much is left?", "a statement is worded as a question"),
         ("How many cats are there?", "no statement besides the question"),
     ],
 )
@@ -183,6 +192,7 @@ def test_lines_become_the_questions_they_answer(line, question):
         "Her yacht sails 3*4 = <<3*4=12>>12 knots.",  # words the problem does not have
         "Tom sold 3*4 = <<3*4=12>>12 times as many clips.",
         "The answer is <<5=5>>5.",
+        "Tom will pay an additional 3*4 = $<<3*4=12>>12.",  # not all that he pays
     ],
 )
 def test_lines_that_make_no_question_are_left_alone(line):
@@ -227,6 +237,39 @@ def test_a_question_that_several_lines_answer_is_vague():
     assert not is_vague("How many books did Ann sell on Monday?", lines)
     assert not is_vague("How many pens did Ann sell?", lines)
     assert not is_vague("How many books did Ann sell in total?", lines)
+    bags = ["4 bags have 4*20 = <<4*20=80>>80 apples.", "And, six bags have 6*25 = <<6*25=150>>150 apples."]
+    assert is_vague("How many apples do the bags have?", bags) and not is_vague("How many apples do the bags have?", bags[1:])
+
+
+def test_a_rate_that_is_told_of_somebody_is_not_asked_of_them():
+    problem = "James earns $20 an hour at his main job. He earns 20% less at his second job. How much does he earn?"
+    assert is_told("How much money does James earn an hour?", problem)
+    assert not is_told("How much money does Ann earn an hour?", problem)
+    assert not is_told("How much money does James earn a week?", problem)
+
+
+@pytest.mark.parametrize(
+    ("question", "problem", "expected"),
+    [
+        ("How many berries did Iris and his brother pick?", "Iris has a farm. Her brother helps her.", False),
+        ("How many berries did Iris and her brother pick?", "Iris has a farm. Her brother helps her.", True),
+        ("How many berries did Iris and his brother pick?", "Iris has a farm. Her brother owns his own.", True),
+        ("How many boxes does he have when Tucker buys more?", "Tucker has 3 boxes. He buys more.", False),
+    ],
+)
+def test_a_pronoun_must_point_at_somebody(question, problem, expected):
+    assert points_at_one(question, problem) is expected
+
+
+def test_a_share_in_money_is_asked_for_in_dollars():
+    problem = "He found a pair of shoes for $120, on which he got a discount of 30%. What did he pay?"
+    line = "The discount on the shoes is 120 * 30/100 = $<<120*30/100=36>>36."
+    assert question_from_line(line, problem) == "What is the discount on the shoes in dollars?"
+
+
+def test_brackets_around_a_whole_sentence_are_left_out():
+    found = extract("Ann owes $200. (Every month she pays 10% of it). How much does she owe?")
+    assert found.statements == ("Ann owes $200.", "Every month she pays 10% of it.")
 
 
 def test_clauses_show_their_parts():

@@ -89,11 +89,9 @@ def test_damaged_pools_are_named(tmp_path):
 
 
 async def test_a_pool_is_a_task_source(tmp_path):
-    """The environment takes the entries of a pool as records: rejected ones are bad records, skipped or refused by setting."""
+    """The environment takes a pool's file as it is; tasks that could not be converted are passed over and counted."""
     path = tmp_path / "pool.jsonl"
     await build_pool(TASKS, RulesBuilder(), path)
-    records = tmp_path / "records.jsonl"
-    lines = path.read_text().splitlines()[1:]
-    records.write_text("\n".join(lines))
-    loaded = load_tasks(str(records), domain(turns=7), on_bad_record="skip")
-    assert [task.id for task in loaded.tasks] == ["bakery", "orchard", "library"] and len(loaded.skipped) == 1
+    loaded = load_tasks(str(path), domain(turns=7))
+    assert [task.id for task in loaded.tasks] == ["bakery", "orchard", "library"]
+    assert loaded.skipped == [] and loaded.unsuitable == {"extraction: no question": 1}

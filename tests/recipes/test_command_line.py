@@ -100,7 +100,8 @@ def test_every_configuration_belongs_to_a_recipe() -> None:
         (["seed"], "'seed' is no override; write KEY=VALUE (did you mean 'seed'?)"),
         (
             ["~seed"],
-            "'seed' cannot be taken out; only entries of environment.options, candidates, min_components, policies, splits can",
+            "'seed' cannot be taken out; only entries of environment.options, candidates, environments, min_components, "
+            "policies, splits, users can",
         ),
         (["~nothing"], "unknown configuration key 'nothing'"),
     ],
@@ -138,7 +139,8 @@ def test_own_entries_are_added_and_changed_by_name(collab: Collab) -> None:
         "policies.sft.prompt=none",
         "policies.base.prompt=proactive",
     )
-    assert config.policies.sft == {"prompt": "none", "adapter": "runs/lr=1e-4/adapter"}  # type: ignore[attr-defined]
+    sft = config.policies.sft  # type: ignore[attr-defined]
+    assert (sft.prompt, sft.adapter, sft.policy) == ("none", "runs/lr=1e-4/adapter", {})
     assert config.policies.base.prompt == "proactive"  # type: ignore[attr-defined]
     assert set(config.policies) == {"base", "proactive", "sft"}  # type: ignore[attr-defined]
     config = composed(collab, "build", "candidates=stems", "candidates.asking.count=9", "+candidates.mine.stop=['?']")

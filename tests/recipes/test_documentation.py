@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from collab.environments.registry import load_domain
+from recipes.command_line import RECIPES
 from simulators.errors import ConfigurationError
 from simulators.tree_file import read_trees
 from tests.conftest import REPOSITORY
 from tests.recipes.conftest import Collab
+
+README = "../README.md"
 
 
 def blocks(language: str, page: str = "own_domain.md") -> list[str]:
@@ -45,6 +48,82 @@ def test_the_commands_of_the_page_on_datasets_run(collab: Collab) -> None:
         assert ended.status == 0, (command, ended.err)
     assert len(list(read_trees(Path("outputs/shared")))) == 21
     assert (Path("outputs/math/dataset/sft-train.parquet")).is_file()
+
+
+def saved_files(page: str) -> dict[str, str]:
+    """The Python files that a page asks the reader to save, by name."""
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    found = re.findall(r"[Ss]ave (?:this|it) as `(\w+\.py)`[^`]*\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return dict(found)
+
+
+GUIDES = {"own_reward.md": 5, "own_simulator.md": 3, "scaling_out.md": 5}
+"""The guides, and how many commands each of them has to be run."""
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_the_commands_of_a_guide_run(page: str, collab: Collab, tmp_path: Path) -> None:
+    for name, source in saved_files(page).items():
+        (tmp_path / name).write_text(source, encoding="utf-8")
+    assert len(commands(page)) == GUIDES[page]
+    for command in commands(page):
+        ended = collab(*command)
+        assert ended.status == 0, (command, ended.err)
+
+
+def test_the_readme_runs_and_names_every_command(collab: Collab) -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert len(commands(README)) == 8
+    for command in commands(README):
+        ended = collab(*command)
+        assert ended.status == 0, (command, ended.err)
+    (example,) = blocks("python", README)
+    exec(compile(example, "README.md", "exec"), {"__name__": "example"})
+    for words in RECIPES:
+        assert f"`{' '.join(words)}`" in text or words in (("demo",), ("model", "fetch")), words
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (REPOSITORY / target).is_file(), target
+
+
+def test_the_make_targets_of_the_readme_are_there() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    named = re.findall(r"`(?:make )?((?:bench|test|venv)[\w-]*|demo|docs|learn)`", (REPOSITORY / "README.md").read_text())
+    assert len(named) >= 8
+    for target in named:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_the_python_examples_of_a_guide_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = saved_files(page).values()
+    examples = [source for source in blocks("python", page) if source not in saved]
+    assert examples
+    for source in examples:
+        exec(compile(source, page, "exec"), {"__name__": "example"})
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_reward_of_the_guide_is_measured_and_rewarded_by_its_weight(collab: Collab, tmp_path: Path) -> None:
+    (tmp_path / "patient.py").write_text(saved_files("own_reward.md")["patient.py"], encoding="utf-8")
+    for weight in (0.2, 0.0):
+        name, options = f"outputs/{weight}", [f"environment.options.weight={weight}", "limit=2"]
+        assert collab("build", "environment.name=patient:domain", "policy=scripted", f"output_dir={name}", *options).status == 0
+        tree = next(iter(read_trees(Path(name))))
+        assert tree.metadata["reward"]["one_question"] == weight
+        (opening,) = tree.children(None)
+        for reply in tree.children(opening.id):
+            for future in reply.annotations["mr"]["futures"]:
+                parts = future["components"]
+                worth = parts["accuracy"] + parts["token_cost"] + weight * parts["one_question"]
+                assert future["reward"] == pytest.approx(worth)
+
+
+def test_the_user_of_the_guide_leaves_early_and_says_so(collab: Collab, tmp_path: Path) -> None:
+    (tmp_path / "hurried.py").write_text(saved_files("own_simulator.md")["hurried.py"], encoding="utf-8")
+    options = ["environment.name=hurried:domain", "environment.options.hurry=1.0", "policy=scripted", "limit=3"]
+    assert collab("build", *options, "output_dir=outputs/hurried").status == 0
+    flags = [node.annotations.get("flags") for tree in read_trees(Path("outputs/hurried")) for node in tree.nodes]
+    assert ["gave_up"] in flags
 
 
 def test_the_page_lists_options_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,15 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from simulators.tree_file import read_trees
+from recipes.evaluate import refuse_other_weights
+from simulators.conversation import ConversationTree, Message
+from simulators.errors import ConfigurationError
+from simulators.policy import Policy
+from simulators.tree_file import TreeFile, read_trees
 from tests.recipes.conftest import Collab
 from tests.recipes.threaded_server import drawn
 from tests.simulators.fault_server import Body, FaultServer
@@ -107,3 +112,15 @@ def test_skipped_records_are_reported(collab: Collab, command: list[str], proble
     ended = collab(*command, "tasks=mixed.jsonl", "limit=1", "on_bad_record=skip")
     assert ended.status == 0, ended.err
     assert "skipped: mixed.jsonl, line 1: the answer has no final result" in ended.out
+
+
+def test_conversations_of_other_weights_are_refused(tmp_path: Path) -> None:
+    tree = ConversationTree("a")
+    asked = tree.add(None, Message("user", "Hello"), "user")
+    tree.add(asked.id, Message("assistant", "Hi"), "policy", weights_version="1")
+    with TreeFile(tmp_path / "sft" / "trees.jsonl") as trees:
+        refuse_other_weights(trees, Policy(SimpleNamespace(weights_version="2")))  # nothing is stored yet
+        trees.append(tree)
+        refuse_other_weights(trees, Policy(SimpleNamespace(weights_version="1")))
+        with pytest.raises(ConfigurationError, match="sft holds conversations of other weights than trained has now"):
+            refuse_other_weights(trees, Policy(SimpleNamespace(weights_version="2"), name="trained"))

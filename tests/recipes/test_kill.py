@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import REPOSITORY
@@ -105,7 +106,19 @@ def test_what_is_killed_goes_on_where_it_was(
     asked = len(chat_server.requests)
     ended = collab(*evaluate)
     assert different(chat_server.requests[asked:]) == calls
-    assert ended.out == table  # to the last digit
+    assert without_time(ended.out) == without_time(table)  # to the last digit
+    assert conversations(Path("outputs/evaluate/math_chat")) == conversations(tmp_path / "outputs" / "evaluate" / "math_chat")
+
+
+def without_time(table: str) -> list[str]:
+    return [line for line in table.splitlines() if not line.startswith("│ seconds")]
+
+
+def conversations(run: Path) -> list[dict[str, object]]:
+    """The rows of an evaluation, without the seconds that its calls took."""
+    rows = pq.read_table(run / "conversations.parquet").to_pylist()
+    assert len(rows) == 16
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
 
 
 def check_build(command: list[str], processes: Processes, server: FaultServer, run: Path) -> None:
@@ -125,8 +138,8 @@ def check_build(command: list[str], processes: Processes, server: FaultServer, r
 
 
 def check_evaluation(command: list[str], processes: Processes, server: FaultServer, run: Path) -> int:
-    """Kill an evaluation twice and let it end; return how many different calls it takes."""
-    for kill_at in (20, 30):
+    """Kill an evaluation at its first request, and twice more, and let it end; return how many different calls it takes."""
+    for kill_at in (0, 20, 15):
         assert processes.run(command, kill_at) == KILLED
     recorded, asked = lines_of(run / "journal.jsonl") - 1, len(server.requests)
     assert recorded > 20

@@ -24,7 +24,8 @@ def test_a_table_a_report_and_a_resumed_run(
     assert ended.status == 0, ended
     assert json.loads(ended.out.strip().splitlines()[-1])["conversations"] == 8
     folder = Path("outputs/lost_in_conversation")
-    assert (folder / "report.html").is_file()
+    text = (folder / "report.md").read_text()
+    assert "(Lost in Conversation Table 1)" in text and "SHARDED / FULL" in text and "figures/reliability.svg" in text
     asked = chat_server.answered
     again = collab(*command(collab_data), *served)
     assert again.status == 0 and chat_server.answered == asked

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from collab.environments.domain import Domain
+from collab.environments.domain import Domain, Unsuitable
 from collab.environments.errands import ERRANDS, generate
 from collab.environments.registry import load_domain
 from collab.tasks.loading import load_tasks
+from collab.tasks.task import Task
 from simulators.errors import ConfigurationError
 from tests.tasks.hub_mirror import HubMirror
 
@@ -156,6 +157,13 @@ def test_a_domain_without_tasks_of_its_own_says_so() -> None:
     assert said == "environment math_chat has no bundled tasks; set tasks=FILE or tasks=HUB_ID"
 
 
+def test_the_bundled_tasks_of_another_domain_are_found_by_name() -> None:
+    own = load_tasks("bundled", MATH).tasks
+    assert load_tasks("bundled:math_chat", dataclasses.replace(MATH, bundled=None)).tasks == own
+    said = refusal("bundled:../errands", MATH)
+    assert said.startswith("there are no bundled tasks 'bundled:../errands'; known are abg_coqa, ")
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     assert "was not written by datasets' save_to_disk; name a file in it instead" in refusal(tmp_path)
@@ -221,6 +229,23 @@ def test_when_every_record_is_skipped_the_first_reason_is_told(tmp_path: Path) -
     said = refusal(errands_file(tmp_path, GOOD | {"fact": ""}, GOOD | {"fact": ""}), ERRAND, on_bad_record="skip")
     assert "has no task of split 'train'; 2 record(s) were skipped, the first: " in said
     assert "line 1: field 'fact'" in said
+
+
+def too_long(record: Mapping[str, Any], default_id: str) -> Task:
+    if len(record["fact"]) > 3:
+        raise Unsuitable(f"facts of {len(record['fact'])} letters are too long")
+    return ERRAND.task_from_record(record, default_id)
+
+
+def test_unsuitable_records_are_passed_over_and_counted_whatever_happens_to_bad_ones(tmp_path: Path) -> None:
+    short = dataclasses.replace(ERRAND, task_from_record=too_long)
+    path = errands_file(
+        tmp_path, GOOD | {"fact": "long"}, GOOD | {"fact": "six"}, GOOD | {"fact": "more"}, GOOD | {"fact": "ten"}
+    )
+    loaded = load_tasks(str(path), short, limit=2)
+    assert (len(loaded.tasks), loaded.skipped, loaded.unsuitable) == (2, [], {"facts of 4 letters are too long": 2})
+    said = refusal(errands_file(tmp_path, GOOD | {"fact": "long"}, GOOD | {"fact": "longer"}), short)
+    assert "2 record(s) do not suit errands as its options are, 1 of them: facts of 4 letters are too long" in said
 
 
 def test_a_limit_counts_good_records(tmp_path: Path) -> None:
@@ -297,6 +322,7 @@ LOAD_SEVERAL = """
 import json, sys
 from collab.environments.registry import load_domain
 from collab.tasks.loading import load_tasks
+from collab.tasks.task import Task
 from simulators.errors import ConfigurationError
 
 for source, split in json.loads(sys.argv[1]):

@@ -66,7 +66,7 @@ def online_run(
 
 
 class ScriptedSampler:
-    """A token sampler that says what `script(prompt text, seed)` says; a text that ends in ... is cut off without a stop token."""
+    """A token sampler that says what `script(prompt text, seed)` says; a text that ends in ... is cut, without a stop token."""
 
     def __init__(self, tokens: TurnTokens, script: Callable[[str, int], str]) -> None:
         self.counts = SamplingCounts()
@@ -96,7 +96,7 @@ def scripted(monkeypatch: Any, script: Callable[[str, int], str]) -> None:
     from collab.training.conversation_trainer import ConversationTrainer
 
     monkeypatch.setattr(
-        ConversationTrainer, "_make_sampler", lambda self, tokens: (ScriptedSampler(tokens, script), SharedWeights())
+        ConversationTrainer, "_make_sampler", lambda self, tokens, thread: (ScriptedSampler(tokens, script), SharedWeights())
     )
 
 

@@ -155,7 +155,10 @@ def test_a_template_that_breaks_a_property_is_refused(change: tuple[str, str], c
 
 def test_a_template_whose_turns_change_is_refused() -> None:
     tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = MARKED.replace("message['content'] + '<|im_end|>' -}}{%- endif", "message['content'] + (messages | length | string) + '<|im_end|>' -}}{%- endif")
+    tokenizer.chat_template = MARKED.replace(
+        "message['content'] + '<|im_end|>' -}}{%- endif",
+        "message['content'] + (messages | length | string) + '<|im_end|>' -}}{%- endif",
+    )
     with pytest.raises(ConfigurationError, match="not prefix-preserving"):
         training_chat_template(tokenizer)
 
@@ -170,5 +173,5 @@ def test_a_tokenizer_without_a_template_is_refused() -> None:
 def test_an_unknown_format_is_refused_with_what_to_do() -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{%- for message in messages -%}{{- message['content'] -}}{%- endfor -%}"
-    with pytest.raises(ConfigurationError, match="set tokenizer.chat_template to one with"):
+    with pytest.raises(ConfigurationError, match=r"set tokenizer\.chat_template to one with"):
         training_chat_template(tokenizer)

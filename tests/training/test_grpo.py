@@ -17,7 +17,9 @@ from tests.training import toy
 from tests.training.runs import gradients, logged, online_run, optimization, rollout, scripted, weights
 
 
-def trainer_of(folder: Path, model: str, *, credit: str = "outcome", run: dict[str, Any] | None = None, **settings: Any) -> GroupTrainer:
+def trainer_of(
+    folder: Path, model: str, *, credit: str = "outcome", run: dict[str, Any] | None = None, **settings: Any
+) -> GroupTrainer:
     values = {"rollout": rollout(), "group_size": 4, "variant": "grpo", "credit": credit} | settings
     return build_trainer(online_run(folder, model, **run or {}), GRPOSettings(**values))
 
@@ -207,11 +209,18 @@ def test_lora_dropout_is_off_while_sampling_and_training(tiny: str, folder: Path
 def test_turns_carry_their_own_advantages(tiny: str, folder: Path) -> None:
     """Per-turn advantages stand on the tokens of their turns and sum to R* - MR_0 when turn counts differ."""
     trainer = trainer_of(
-        folder, tiny, credit="mr_difference", trl={"scale_rewards": "none"}, run={"environment": toy.environment(3, toy.ReplyBytes())}
+        folder,
+        tiny,
+        credit="mr_difference",
+        trl={"scale_rewards": "none"},
+        run={"environment": toy.environment(3, toy.ReplyBytes())},
     )
     batches = []
     original = trainer._learn_from
-    trainer._learn_from = lambda batch, episodes, mode: (batches.append((original(batch, episodes, mode), episodes)), batches[-1][0])[1]
+    trainer._learn_from = lambda batch, episodes, mode: (
+        batches.append((original(batch, episodes, mode), episodes)),
+        batches[-1][0],
+    )[1]
     run(trainer)
     ((batch, episodes),) = batches
     groups: dict[str, list[float]] = {}
@@ -295,7 +304,10 @@ def test_stored_histories_are_trained_on(tiny: str, folder: Path) -> None:
     from collab.training.episodes import EpisodeStart
     from simulators.conversation import Message
 
-    starts = [EpisodeStart(task, (Message("user", "Pick."), Message("assistant", "Hm?"), Message("user", "So?"))) for task in toy.tasks(2)]
+    starts = [
+        EpisodeStart(task, (Message("user", "Pick."), Message("assistant", "Hm?"), Message("user", "So?")))
+        for task in toy.tasks(2)
+    ]
     trainer = trainer_of(folder, tiny, rollout=rollout(max_turns=1, reward="mr"), run={"tasks": starts})
     run(trainer)
     assert all(len(episode.turns) == 1 and len(episode.messages) == 4 for episode in trainer.last_episodes)

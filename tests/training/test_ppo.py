@@ -179,7 +179,9 @@ def test_rewards_can_be_paid_turn_by_turn(tiny: str, folder: Path) -> None:
     for row, episode in enumerate(episodes):
         paid = batch["advantages"][row]  # gamma 0 and V = 0: the rewards themselves
         ends = [turn.end - 1 for turn in episode.turns]
-        assert sum(paid[end].item() for end in ends) == pytest.approx(episode.reward - episode.worths[0], abs=1e-5) or len(ends) == 1
+        assert (
+            sum(paid[end].item() for end in ends) == pytest.approx(episode.reward - episode.worths[0], abs=1e-5) or len(ends) == 1
+        )
         assert all(not paid[place] for place in range(paid.numel()) if place not in ends)
 
 

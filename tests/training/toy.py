@@ -1,7 +1,8 @@
 """A toy task that is solvable only by asking first: the user wants a letter and says which only when asked.
 
-The opening is the same for every task, so a guess is right once in `len(LETTERS)` times; a reply that ends in "?" is answered with
-the letter; a wrong guess with "No.". The user leaves when the letter has been said. Reward 1 for a last reply that is the letter.
+The opening is the same for every task, so a guess is right once in `len(LETTERS)` times; a reply that ends in "?" is answered
+with the letter, a wrong guess with "No.". The user leaves when the letter has been said. Reward 1 for a last reply that is the
+letter.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """One rank of a run in two processes: trains GRPO or PPO for a step and writes what must not depend on the number of processes.
 
-    torchrun --nproc_per_node 2 -m tests.training.two_processes METHOD MODEL FOLDER PER_DEVICE
+torchrun --nproc_per_node 2 -m tests.training.two_processes METHOD MODEL FOLDER PER_DEVICE
 """
 
 import json
@@ -22,7 +22,9 @@ def main() -> None:
     torch.set_num_threads(1)
     run = online_run(folder, model, method=method, per_device_batch_size=per_device)
     if method == "ppo":
-        settings = PPOSettings(rollout=rollout(), critic=CriticSettings(rank=4, learning_rate=1e-2, epochs=1, batch_size=per_device))
+        settings = PPOSettings(
+            rollout=rollout(), critic=CriticSettings(rank=4, learning_rate=1e-2, epochs=1, batch_size=per_device)
+        )
         trainer = ppo.build_trainer(run, settings)
     elif method == "online_dpo":
         trainer = online_dpo.build_trainer(run, OnlineDPOSettings(rollout=rollout(), group_size=4))
@@ -38,7 +40,9 @@ def main() -> None:
         result = {
             "processes": trainer.accelerator.num_processes,
             "gradient": recorded[0].tolist(),
-            "figures": {name: line[name] for name in line if name.startswith(("loss", "reward", "rollout/", "pairs/", "critic/"))},
+            "figures": {
+                name: line[name] for name in line if name.startswith(("loss", "reward", "rollout/", "pairs/", "critic/"))
+            },
         }
         if method == "ppo":
             result["critic"] = torch.cat([w.detach().flatten() for w in trainer.fitting.critic.trainable().values()]).tolist()

@@ -17,7 +17,9 @@ from collab.environments.evolving_intent.intent import Argument, Counterfactual,
 from simulators.errors import ChatModelError, ConfigurationError, SimulatorError
 from simulators.record_file import RecordFile
 
-VERSION = 1
+KIND, VERSION = "intents", 1
+FORMAT = f"collab-{KIND}"
+"""What the first line of a pool file says (`simulators.record_file`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ async def build_pool(
     if len(set(ids)) < len(ids):
         twice = next(key for key in ids if ids.count(key) > 1)
         raise ConfigurationError(f"pool: two tasks have the id {twice!r}; give every task its own")
-    file = RecordFile(path, "intents", VERSION) if path is not None else None
+    file = RecordFile(path, KIND, VERSION) if path is not None else None
     try:
         entries = [_entry(record) for _, _, record in file.records()] if file is not None else []
         for (stored, _), task_id in zip(entries, ids, strict=False):
@@ -196,7 +198,7 @@ def read_pool(path: Path) -> Iterator[tuple[str, Entry]]:
     Raises:
         ConfigurationError: when there is no such file, it is something else, or an entry is damaged.
     """
-    file = RecordFile(path, "intents", VERSION, writable=False)
+    file = RecordFile(path, KIND, VERSION, writable=False)
     try:
         for _, _, record in file.records():
             try:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from collab.environments.domain import BadRecord, Domain, Resources
+from collab.environments.domain import BadRecord, Domain, Resources, Unsuitable, nowhere_held_out
+from collab.environments.evolving_intent.arms import arm_shapes
 from collab.environments.evolving_intent.conversations import EvolvingConversation, evolve, repeat
-from collab.environments.evolving_intent.conversion import Conversion, Rejected, conversion_from_record
+from collab.environments.evolving_intent.conversion import FORMAT, Conversion, Rejected, conversion_from_record
 from collab.environments.evolving_intent.personas import Persona, in_style, persona_named
 from collab.environments.evolving_intent.recaps import Recap
 from collab.environments.evolving_intent.rendering import Phrases
@@ -42,7 +43,7 @@ class IntentDomain:
 
     `convert(record, default_id, seed)` takes a record apart by rules, or raises `BadRecord` or `Rejected`; stored conversions (of
     a pool) need no rules. `verifier` grades the last reply, `reply_verifier` replies on the way (None: only the last counts).
-    `metadata(conversion)` is what the verifier reads from the task.
+    `metadata(conversion)` is what the verifier reads from the task. `held_out` is as in `Domain`.
     """
 
     name: str
@@ -52,6 +53,7 @@ class IntentDomain:
     verifier: Callable[[], RewardComponent]
     reply_verifier: Callable[[], ReplyVerifier] | None = None
     metadata: Callable[[Conversion], Mapping[str, Any]] = lambda conversion: {}
+    held_out: Callable[[Task], str | None] = nowhere_held_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Setting:
     persona: Persona | None
     tracking_weight: float
     exact: bool
+    every_arm: bool
     seed: int
 
 
@@ -82,6 +85,7 @@ def domain_of(
     tracking_weight: float = 0.0,
     mixture: Mapping[int, float] | None = None,
     exact: bool = False,
+    every_arm: bool = False,
     seed: int = 0,
 ) -> Domain:
     """Return a definition as a domain.
@@ -91,7 +95,8 @@ def domain_of(
     `turns` times instead. `mixture` maps numbers of turns to shares ({1: 0.25, 4: 0.25, 7: 0.5}) and draws each task's
     from them, among tasks that allow the longest. `recap` is none, prompt, oracle or dump. `user="model"` lets the user model
     put the messages into words, `persona` gives the user a style. `tracking_weight` rewards the share of turns answered rightly.
-    `exact` takes only tasks whose every target is known. Tasks that do not allow the shape are bad records: skip them.
+    `exact` takes only tasks whose every target is known, `every_arm` only those that all arms of an evaluation can be played on.
+    Tasks that do not allow the shape are unsuitable: they are passed over and counted.
 
     Raises:
         ConfigurationError: for a value that an option cannot have.
@@ -104,6 +109,7 @@ def domain_of(
         persona=persona_named(persona) if persona else None,
         tracking_weight=tracking_weight,
         exact=exact,
+        every_arm=every_arm,
         seed=seed,
     )
     if tracking_weight < 0 or (tracking_weight and definition.reply_verifier is None):
@@ -137,6 +143,8 @@ def domain_of(
         columns=(),
         make_user=make_user,
         make_reward=make_reward,
+        selects=_is_no_header,
+        held_out=definition.held_out,
         max_turns=max(shape.turns for shape, _ in setting.shapes),
         proactive_prompt=WORKING_PROMPT,
     )
@@ -155,19 +163,31 @@ def domain_factory(definition: IntentDomain) -> Callable[..., Domain]:
     return domain
 
 
+def _is_no_header(record: Mapping[str, Any]) -> bool:
+    """Select everything but the first line of a pool file."""
+    return record.get("format") != FORMAT
+
+
 def _conversion(definition: IntentDomain, record: Mapping[str, Any], default_id: str, setting: Setting) -> Conversion:
-    """Return a record's conversion: a stored one (from a pool), or one made by rules."""
+    """Return a record's conversion: a stored one (from a pool), or one made by rules.
+
+    Raises:
+        Unsuitable: the task cannot be taken apart, or not with certainty where that is asked for.
+        BadRecord: the record is damaged, or lacks something.
+    """
     try:
+        if "rejected" in record:
+            raise Rejected(record["rejected"]["stage"], record["rejected"]["reason"])
         if "conversion" in record:
             conversion = conversion_from_record(record["conversion"])
         else:
             conversion = definition.convert(record, default_id, setting.seed)
     except Rejected as rejection:
-        raise BadRecord(str(rejection)) from None
+        raise Unsuitable(str(rejection)) from None
     except (KeyError, TypeError, ValueError) as error:
         raise BadRecord(f"field 'conversion' is not one of this project ({error!r})") from None
     if setting.exact and not conversion.exact:
-        raise BadRecord("exact=true, and not every answer of this task can be computed with certainty")
+        raise Unsuitable("exact=true, and not every answer of this task can be computed with certainty")
     return conversion
 
 
@@ -175,7 +195,7 @@ def task_of(definition: IntentDomain, conversion: Conversion, setting: Setting) 
     """Return the task of one conversation: what its user says, and all that grading needs.
 
     Raises:
-        BadRecord: when the conversion does not allow the (longest) shape.
+        Unsuitable: when the conversion does not allow the (longest) shape, or an arm where all are asked for.
     """
     shape = _draw(setting.shapes, derive_seed(setting.seed, conversion.task.id, "turns"))
     longest = max(setting.shapes, key=lambda entry: entry[0].turns)[0]
@@ -186,8 +206,10 @@ def task_of(definition: IntentDomain, conversion: Conversion, setting: Setting) 
             conversation = evolve(conversion, longest, definition.phrases, setting.seed, setting.recap)
         if shape != longest and not control_is_repeat:
             conversation = evolve(conversion, shape, definition.phrases, setting.seed, setting.recap)
+        for arm in arm_shapes() if setting.every_arm else ():
+            evolve(conversion, arm, definition.phrases, setting.seed)
     except Rejected as rejection:
-        raise BadRecord(str(rejection)) from None
+        raise Unsuitable(str(rejection)) from None
     if setting.persona is not None and setting.user == "rules":
         conversation = _styled(conversation, conversion, setting.persona, setting.seed)
     return Task(

@@ -28,6 +28,7 @@ def tidy(text: str) -> str:
     for old, new in _REPLACEMENTS.items():
         text = text.replace(old, new)
     text = re.sub(r"\.,(?=[A-Z])", ". ", text)  # a slip of the data: "buy the gift.,If her mother"
+    text = re.sub(r"\b(was|were|is|are|the|an?|of|to|and|in|for) \1\b", r"\1", text)  # "it was was 24 inches wide"
     text = re.sub(r"\s+([,;?])", r"\1", re.sub(r"\s+", " ", text))
     return re.sub(r"([a-z]{2}[.?!])([A-Z][a-z])", r"\1 \2", text).strip()
 

@@ -93,6 +93,7 @@ def domain(
         columns=("shards",),
         make_user=user_of,
         make_reward=make_reward,
+        bundled="lost_in_conversation.jsonl",
         max_turns=1 if chosen_simulation.single_turn else max_turns + (chosen_simulation is Simulation.RECAP),
         proactive_prompt=WARNING,
     )

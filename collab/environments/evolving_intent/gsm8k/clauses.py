@@ -34,6 +34,7 @@ _CUTS = re.compile(
     r"afterwards?|secondly|second|lastly|as a result|in conclusion|in other words|currently|all total|all in all))\b,?\s*",
     re.IGNORECASE,
 )
+_LEFTOVER = re.compile(r"^(?:(?:this|that) means(?: that)?|so(?! far)|then|that|also|now),?\s+", re.IGNORECASE)
 _REASON = re.compile(
     r"^(?:since|because|as|given|with \d|if|considering|knowing|assuming|seeing|when .*\d|while)\b", re.IGNORECASE
 )
@@ -42,15 +43,18 @@ _SETTING = re.compile(
     r"together|combined|altogether|all together|so far)\b",
     re.IGNORECASE,
 )
+_DAY = re.compile(
+    r"^(?P<day>the (?:first|second|third|fourth|fifth|last|next|final) (?P<unit>day|week|month|year|hour|night)) "
+    r"(?=(?:he|she|they|it|[A-Z][a-z]+) )",
+    re.IGNORECASE,
+)
 _NAMES = re.compile(r"^(?:[A-Z][a-z]+, )+(?:and )?[A-Z][a-z]+ (?=[a-z])|^(?:[A-Z][a-z]+, )+and [a-z ]+$")
 _NEW_SUBJECT = re.compile(r"\s(?=(?:he|she|they|it|there|the (?:total|number)|[A-Z][a-z]+)\s)")
 _QUANTITY = re.compile(
     r"^(?:the|his|her|their|its) (?:\w+ )?(?:number|amount|cost|price|time|distance|weight|money|value|sum)\b", re.IGNORECASE
 )
 _TOTAL = re.compile(r"\b(?:a|in|the) (?:grand |combined )?total(?: of)?$|\ba combined$", re.IGNORECASE)
-_QUANTIFIERS = frozenset(
-    "about only another an a additional approximately around roughly exactly almost nearly extra up to".split()
-)
+_QUANTIFIERS = frozenset("about only another an a approximately around roughly exactly almost nearly up to".split())
 _FIND = re.compile(
     r"\b(?:find|calculate|determine|figure out|compute) (?:out )?(?=(?:the|his|her|their|its|how|[A-Z][a-z]+'s)\b)", re.IGNORECASE
 )
@@ -143,10 +147,15 @@ def _last_clause(before: str) -> tuple[str | None, str]:
     cuts = list(_CUTS.finditer(before))
     if cuts:
         before = before[cuts[-1].end() :]
-    before = re.sub(r"^(?:so(?! far)|then|that|also|now),?\s+", "", before.strip(), flags=re.IGNORECASE)
+    before = _LEFTOVER.sub("", before.strip())
     setting = ""
     if _REASON.match(before) and "," in before and not find_numbers(before.rsplit(",", 1)[1]):
         before = before.rsplit(",", 1)[1].strip()
+    elif day := _DAY.match(before):
+        setting, before = (
+            f"{'on' if day.group('unit') in ('day', 'night') else 'in'} {day.group('day').lower()}",
+            before[day.end() :],
+        )
     elif _SETTING.match(before):
         parts = before.split(",", 1) if "," in before else _NEW_SUBJECT.split(before, maxsplit=1)
         if len(parts) == 2 and (len(parts[0].split()) > 1 or parts[0].lower() in {"together", "altogether", "combined"}):
@@ -195,11 +204,12 @@ def _unit_and_rest(after: str, money: bool) -> tuple[str, str] | None:
         return None
     if money and " ".join(unit).startswith("of ") and unit[-1] == "money":
         unit = []
-    if _joins_clauses(rest) or (unit and not money and not _countable(unit)):
+    if _joins_clauses(rest) or (unit and not money and not _countable(unit)) or (unit and unit[-1] in _NO_UNIT):
         return None
     return " ".join(unit), " ".join(rest)
 
 
+_NO_UNIT = frozenset({"put", "increase", "decrease"})  # "60 pieces of ham put on the pizza", "4 sacks of rice increase"
 _ADJECTIVES = frozenset("remaining total old long high left only extra last next".split())
 
 
@@ -210,7 +220,9 @@ def _joins_clauses(words: list[str]) -> bool:
             following.lower() in VERBS or following.lower() in BE | MODALS | PRONOUNS | {"then", "has"}
         ):
             return True
-    return bool(words) and words[-1].lower() in {"and", "but", "or", "of", "the", "a", "to", "for"}
+    return bool(words) and (
+        words[0].lower() in {"and", "or"} or words[-1].lower() in {"and", "but", "or", "of", "the", "a", "to", "for"}
+    )
 
 
 def _countable(unit: list[str]) -> bool:
@@ -244,6 +256,8 @@ def _subject_and_verb(before: str) -> Clause | None:
     while words and words[-1].lower() in ADVERBS - {"together"}:
         adverb = words[-1].lower() if words[-1].lower() in KEPT_ADVERBS else adverb
         words = words[:-1]
+    if words and words[-1].lower() in {"additional", "extra"}:
+        return None  # "will pay an additional $6": what is asked is not all that is paid
     while words and (words[-1].lower() in _QUANTIFIERS or [word.lower() for word in words[-2:]] == ["up", "to"]):
         words = words[:-2] if words[-1].lower() == "to" else words[:-1]
     for position in range(len(words) - 1, max(-1, len(words) - 6), -1):
@@ -349,7 +363,9 @@ def _subject(words: list[str], clause: Clause) -> Clause | None:
     return replace(clause, subject=" ".join(words))
 
 
-_NEVER_IN_SUBJECT = frozenset("if because since so but than there's this answer not costs down he's she's it's they're".split())
+_NEVER_IN_SUBJECT = frozenset(
+    "if because since so but than there's this answer not costs down means he's she's it's they're".split()
+)
 _NEVER_FIRST = frozenset("adding subtracting multiplying dividing doing taking using we you i total let what to".split())
 _PREPOSITIONS = frozenset(
     "in on at after before during over for by from per of throughout within between until with together without".split()

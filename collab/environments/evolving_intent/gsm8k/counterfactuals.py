@@ -8,6 +8,7 @@ they were whole) and different, so that the answer under the stale value is know
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,9 @@ from collab.environments.evolving_intent.numbers import Kind, Number, find_numbe
 _THRESHOLD = re.compile(
     r"\b(?:more than \$?\d|at least|at most|over \d|under \d|exceed|maximum|minimum|limit|up to \$?\d|first \d|every \d)",
     re.IGNORECASE,
+)
+_DEFINITE = re.compile(
+    r"\b(?:the|these|those|all|both|of|other|his|her|their|its|or|to|and|first|last|next|remaining)\s$", re.IGNORECASE
 )
 _FRACTIONS = tuple(Fraction(a, b) for a, b in ((1, 2), (1, 3), (1, 4), (1, 5), (2, 3), (3, 4), (2, 5), (3, 5), (1, 6), (1, 8)))
 
@@ -115,7 +119,7 @@ def _may_change(number: Number, statement: str, problem: str, calculation: Calcu
         return False
     if number.kind is Kind.WORD:
         plural = re.match(r"\s+(?:[a-z-]+\s+)?([a-z]+)", after)
-        definite = re.search(r"\b(?:the|these|those|all|both|of|other|his|her|their|its|or|to|and)\s$", before, re.IGNORECASE)
+        definite = _DEFINITE.search(before)
         if definite or not plural or not is_plural(plural.group(1)) or re.match(r"\s+(?:times|of (?:the|them|his|her))\b", after):
             return False
     if number.kind is Kind.FRACTION and "/" not in number.written:
@@ -130,7 +134,7 @@ def _may_change(number: Number, statement: str, problem: str, calculation: Calcu
     ordinals = noun is not None and re.search(
         rf"\b(?:first|second|third|fourth|last|other|remaining) {noun.group(1)}\b", problem, re.IGNORECASE
     )
-    if ordinals or re.match(r"\s*(?:[a-z]+ ){0,3}[a-z]+[,:] (?:named )?[A-Z]\w+,? (?:and|[A-Z])", after):
+    if ordinals or re.match(r"\s*(?:[a-z]+ ){0,3}[a-z]+[,:;] (?:named )?[A-Z]\w+,? (?:and|[A-Z])", after):
         return False  # "three sisters, Ann, Bea and Cleo", "the first sister": something else fixes the number
     if calculation is None:
         return True
@@ -143,7 +147,8 @@ def _written(
 ) -> Iterator[tuple[Counterfactual, Fraction]]:
     """Yield the statement with other values, near ones in seeded order; never a value that the problem already has."""
     present = accounted_values(problem_numbers)
-    candidates = _near(number)
+    most = _most(statement[number.end :])
+    candidates = [value for value in _near(number) if value <= most]
     rng.shuffle(candidates)
     for value in candidates:
         written = write_like(value, number)
@@ -152,6 +157,24 @@ def _written(
         if number.kind is Kind.PERCENT and value >= 100 > number.value:
             continue
         yield Counterfactual(statement[: number.start] + written + statement[number.end :], number.written, written), value
+
+
+def _most(after: str) -> float:
+    """Return how many there can be of what follows a number: 52 weeks a year, 24 hours a day."""
+    match = re.match(r"\s+(?P<part>[a-z]+?)s?\s+(?:an?|per|each|every|(?:in|of) (?:a|the|each|every))\s+(?P<whole>[a-z]+)", after)
+    return _PARTS.get((match["part"], match["whole"]), math.inf) if match else math.inf
+
+
+_PARTS = {
+    ("week", "year"): 52,
+    ("month", "year"): 12,
+    ("day", "year"): 365,
+    ("week", "month"): 4,
+    ("day", "month"): 30,
+    ("day", "week"): 7,
+    ("hour", "day"): 24,
+    ("minute", "hour"): 60,
+}
 
 
 def _near(number: Number) -> list[Fraction]:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from collab.environments.evolving_intent.gsm8k.english import BE, MODALS, VERBS, stem
 from collab.environments.evolving_intent.numbers import Kind, Number, find_numbers
 from collab.environments.evolving_intent.sentences import as_sentence, capitalise, split_sentences, tidy
 
@@ -23,10 +24,12 @@ _LEADING = re.compile(
     rf"^{_CONDITION}\b(?:\s+that\b)?\s*(?P<condition>.+?),?\s+(?:then\s+|please\s+)?(?P<asks>{_ASKS}\b.*)$", re.IGNORECASE
 )
 _TRAILING = re.compile(rf"^(?P<asks>{_ASKS}\b.+?),?\s+{_CONDITION}\s+(?:that\s+)?(?P<condition>[^,].+?)[?.]$", re.IGNORECASE)
-_STATEMENT_FIRST = re.compile(r"^(?P<condition>[A-Z].+?),\s+(?:and\s+|so\s+)?(?P<asks>how (?:much|many|long|far|old)\b.*)$")
+_STATEMENT_FIRST = re.compile(
+    r"^(?!.*[.] [A-Z])(?P<condition>[A-Z].+?),\s+(?:and\s+|so\s+)?(?P<asks>how (?:much|many|long|far|old)\b.*)$"
+)
 _COMMAND = re.compile(r"^(?:calculate|find|determine|compute|work out)\s+(?:for\s+)?(?P<object>.+?)[.?]$", re.IGNORECASE)
 _SPAN = re.compile(
-    r"\s(?P<when>in|for|over|after|during|within|every|per|each)\s(?:a\s|an\s)?(?P<span>(?:[\d,.]+|[a-z-]+)[\s-]"
+    r"\s(?P<when>in|for|over|after|during|within|every|per|each)\s(?P<span>(?:[\d,.]+|[a-z-]+)\s"
     r"(?:full\s|whole\s|school\s|work(?:ing)?\s)?"
     r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?))(?P<rest>[\s,?].*)$",
     re.IGNORECASE,
@@ -36,12 +39,17 @@ _AGES = re.compile(r"\b(?:old|older|age|ages|aged|birthday|will be|now|ago|years
 _CLAUSE_START = re.compile(
     r"^(?:after|before|when|while|with|since|because|as|once|by|in|on|at|during|for|from|until)\b", re.IGNORECASE
 )
-_SUBJECT = r"(?:he|she|it|they|we|i|you|there|[A-Z][a-z]+(?:'s)?)"
+_SUBJECT = r"(?:he|she|it|they|we|i|you|there|(?![A-Z][a-z]+day\b)[A-Z][a-z]+(?:'s)?)"
 _JOINT = re.compile(rf"(?:,\s+(?:and|but|while)|;)\s+(?=(?P<second>(?:if\s+)?{_SUBJECT}\s+[a-z]+.*)$)")
 _DEFINITE = re.compile(
     r"\b(?:all|the|these|those|both|of|other|his|her|their|its)\s(?:of\s)?(?:the\s|these\s|those\s|her\s|his\s|their\s)?$",
     re.IGNORECASE,
 )
+
+_BROKEN = re.compile(
+    r"\b(?:do|does|did) \w+ (?:has|had|is|was|were)\b|^what (?:the|his|her|their|(?!is\b|was\b)\w+'s)\b", re.IGNORECASE
+)
+"""Slips of the source that a rendering would carry on: "how many apples does Ella has"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +83,52 @@ def extract(problem: str) -> Extraction:
     last = _CONNECTOR.sub("", sentences[-1])
     if not questions and not re.search(rf"\b{_ASKS}\b", last, re.IGNORECASE):
         raise NotExtractable("no question")
-    told = {number.value for sentence in sentences[:-1] for number in find_numbers(sentence)}
+    told = {count for sentence in sentences[:-1] for count in _counts(sentence)}
     function, hoisted = _hoist(last, told)
     function = _as_question(_CONNECTOR.sub("", function)).rstrip(".?! ") + "?"
     if not re.match(rf"(?:{_LEADIN})?{_ASKS}|can you work out", function, re.IGNORECASE):
         raise NotExtractable("the question does not start with a question word")
     function = _without_told_counts(function, told)
+    if _BROKEN.search(function):
+        raise NotExtractable("the question is not English")
     if any(not _is_definite(function, number) for number in find_numbers(function)):
         raise NotExtractable("a number inside the question")
-    statements = [part for sentence in sentences[:-1] + hoisted for part in split_joint(sentence)] + notes
+    told_apart = [re.sub(r"^If (?=[A-Z][^,]*, while )", "", sentence) for sentence in sentences[:-1]]  # no main clause follows
+    statements = [part for sentence in told_apart + hoisted for part in split_joint(_bare(sentence))] + notes
     if not statements:
         raise NotExtractable("no statement besides the question")
+    if any(re.match(r"(?:Is|Are|Was|Were|Does|Do|Did) ", statement) for statement in statements):
+        raise NotExtractable("a statement is worded as a question")
     return Extraction(function, tuple(statements))
 
 
-def _hoist(question: str, told: set[Fraction]) -> tuple[str, list[str]]:
-    """Move the conditions of a question into statements of their own; `told` are the values that statements give already."""
+def _bare(sentence: str) -> str:
+    """Return a sentence that stands in brackets without them."""
+    inside = re.fullmatch(r"\(([^()]+)\)\.?", sentence)
+    return as_sentence(inside.group(1)) if inside else sentence
+
+
+def _counts(text: str) -> set[tuple[Fraction, str]]:
+    """Return what a text counts: each value with the two words after it, of which one is what there are so many of."""
+    following = re.compile(r"\W+(?!(?:an?|per|each|every)\b)([a-z]+)(?:\s(?!(?:an?|per|each|every)\b)([a-z]+))?", re.IGNORECASE)
+    return {
+        (number.value, stem(word))
+        for number in find_numbers(text)
+        if (near := following.match(text, number.end))
+        for word in near.groups()
+        if word
+    }
+
+
+def _hoist(question: str, told: set[tuple[Fraction, str]]) -> tuple[str, list[str]]:
+    """Move the conditions of a question into statements of their own; `told` is what statements count already."""
     hoisted: list[str] = []
     for _ in range(2):  # at most a leading and a trailing condition
         if not find_numbers(question) and not _LEADING.match(question):
             break
         if match := _LEADING.match(question):
+            if re.match(r"\S+ would\b", match.group("condition")):
+                break  # "If he would have run five hours" is no statement of its own
             hoisted.append(as_sentence(match.group("condition")))
         elif match := _TRAILING.match(question):
             condition = _with_noun(match.group("condition"), match.group("asks"))
@@ -108,9 +141,9 @@ def _hoist(question: str, told: set[Fraction]) -> tuple[str, list[str]]:
             break
         question = capitalise(re.sub(r"^[,\s]+(?:then\s+|please\s+)?", "", match.group("asks")).strip())
         question = question if question.endswith(("?", ".")) else question + "?"
-    if (match := _SPAN.search(question)) and (span := find_numbers(match.group("span"))) and not _AGES.search(question):
+    if (match := _SPAN.search(question)) and (span := _counts(match.group("span"))) and not _AGES.search(question):
         when = "after" if match.group("when").lower() == "after" else "in"
-        if {number.value for number in span} <= told:
+        if span <= told:
             question = f"{question[: match.start()]} {when} that time{match.group('rest')}"
         else:
             hoisted.append(f"The period I am asking about is {match.group('span')}.")
@@ -118,13 +151,15 @@ def _hoist(question: str, told: set[Fraction]) -> tuple[str, list[str]]:
     return question, hoisted
 
 
-def _without_told_counts(function: str, told: set[Fraction]) -> str:
+def _without_told_counts(function: str, told: set[tuple[Fraction, str]]) -> str:
     """Return "the 3 friends" as "the friends" where a statement gives that number already."""
 
     def drop(match: re.Match[str]) -> str:
-        return match.group(1) if {number.value for number in find_numbers(match.group(2))} <= told else match.group()
+        return match.group("the") if (Fraction(match.group("count")), stem(match.group("noun"))) in told else match.group()
 
-    return re.sub(r"\b((?:the|all|his|her|their) )(\d+) (?=(?:[a-z-]+ ){0,2}?[a-z]+s\b)", drop, function)
+    return re.sub(
+        r"\b(?P<the>(?:the|all|his|her|their) )(?P<count>\d+) (?=(?:[a-z-]+ ){0,2}?(?P<noun>[a-z]+s)\b)", drop, function
+    )
 
 
 def _with_noun(condition: str, asks: str) -> str | None:
@@ -132,6 +167,9 @@ def _with_noun(condition: str, asks: str) -> str | None:
     opening = re.match(r"(?:they|these|those|each(?: one)?|one|it)\b(?! of| [a-z]+s\b(?! at))", condition, re.IGNORECASE)
     if not opening:
         return condition
+    following = condition[opening.end() :].split()
+    if opening.group().lower() == "each" and following and following[0].lower() not in BE | MODALS and following[0] not in VERBS:
+        return condition  # "each female ate ..."
     counted = re.match(r"how many (?:more |other )?([a-z]+(?: [a-z]+)?s)\b", asks, re.IGNORECASE)
     word = opening.group().lower()
     if not counted or word == "it":
@@ -176,5 +214,6 @@ def split_joint(sentence: str) -> list[str]:
             and not re.search(r"\bif\b|\bbetween\b|\beither\b", first)
         ):
             second = re.sub(r"^if\s+", "", second)
+            first = re.sub(r", (?=(?:each|every) [^,]+$)", " and ", first)  # of "A, each B, and C" the last cut took the "and"
             return [as_sentence(first), *split_joint(as_sentence(second))]
     return [sentence]

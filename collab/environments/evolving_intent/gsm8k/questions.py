@@ -15,12 +15,9 @@ from collab.environments.evolving_intent.gsm8k.clauses import Clause, read_claus
 from collab.environments.evolving_intent.gsm8k.counts import holds_values
 from collab.environments.evolving_intent.gsm8k.english import (
     BE,
-    CALENDAR,
     DETERMINERS,
     FAMILIAR,
     MEASURES,
-    MODALS,
-    PEOPLE_PRONOUNS,
     PLURAL_QUANTITIES,
     PRONOUNS,
     QUANTITIES,
@@ -28,13 +25,16 @@ from collab.environments.evolving_intent.gsm8k.english import (
     is_plural,
     stem,
 )
-from collab.environments.evolving_intent.gsm8k.resemblance import NAME, alike, is_vague
+from collab.environments.evolving_intent.gsm8k.people import points_at_one, with_names
+from collab.environments.evolving_intent.gsm8k.resemblance import alike, is_told, is_vague
 from collab.environments.evolving_intent.sentences import capitalise, tidy
 
 _SIZES = ("old", "tall", "long", "wide", "deep", "high", "far", "thick")
 _PRICED = frozenset({"cost", "pay", "charge", "be"})
 _EMPTY_VERBS = frozenset({"mean", "equal", "total", "amount", "go", "come", "become", "rise", "increase", "drop", "fall"})
 """Verbs that link a number to its subject, or are lost without the particle that a clause's reading drops."""
+_NEEDS_OBJECT = frozenset({"pay", "charge", "give", "put", "add", "use", "receive", "get", "make", "take"})
+"""Verbs of money that ask "for what?" when nothing follows."""
 _MONEY_VERBS = frozenset({"spend", "earn", "pay", "cost", "charge", "owe"})
 _MAX_WORDS = 25
 
@@ -53,33 +53,49 @@ def step_questions(problem: str, solution: str, calculation: Calculation) -> lis
     lines = [tidy(line) for line in solution.split("\n")]
     questions: list[StepQuestion] = []
     for line_number, step in sorted(last_of_line.items()):
-        if step == len(calculation.steps) - 1:
-            continue
+        if step == len(calculation.steps) - 1 or len(calculation.steps[step].tokens) == 1:
+            continue  # the final question, or a number that is stated without being worked out
         line = lines[line_number]
         asked, _, statement = line.rpartition(" ** ")
+        if any(later.startswith(f"{asked} ** ") for later in lines[line_number + 1 :]) or not _compares(asked, statement):
+            asked = ""  # the question of a later step, or of a whole of which the step gives the difference
         # the step's own sentence first: the socratic questions were written apart from it and miss it now and then
         found = (question_from_line(statement, problem, "\n".join(lines[:line_number])), asked.strip())
-        text = next((text for text in found if text and _is_sound(text)), None)
-        if text and not is_vague(text, lines) and not any(alike(text, other.text) for other in questions):
+        text = next((text for text in found if text and _is_sound(text) and points_at_one(text, problem)), None)
+        if (
+            text
+            and not is_vague(text, lines)
+            and not is_told(text, problem)
+            and not any(alike(text, other.text) for other in questions)
+        ):
             questions.append(StepQuestion(capitalise(text), step))
     return questions
+
+
+def _compares(asked: str, statement: str) -> bool:
+    """False where a step says how many more, and its written question asks how many."""
+    more = r"\b(?:more|less|fewer|longer|older|younger|taller|shorter|faster|further)\b"
+    return not re.search(more, statement.rpartition(">>")[2]) or re.search(more, asked) is not None
 
 
 def _is_sound(text: str) -> bool:
     """A question of its own: no values, not too long, nothing that points at a line the user never saw, and not too bare."""
     fits = text.endswith("?") and 3 < len(text.split()) <= _MAX_WORDS
-    repeats = re.search(r"\b([A-Z][a-z]+)\b[^']* \1\b", text)
+    repeats = re.search(r"\b([A-Z][a-z]+)\b[^']* \1\b|\b([a-z]{3,}) (?:to )?\2\b", text)  # "did they cook to cook", "for for"
     return fits and not repeats and not holds_values(text) and not _POINTS.search(text) and not _BARE.match(text)
 
 
 _POINTS = re.compile(
-    r"\b(?:that|this|these|those) (?!is|are|was|were|she|he|they|it|the|can|will|have|has|had|do|does|did|need|each)[a-z]+\b"
+    r"\b(?:for|of|on|with) it\?$"
+    r"|\b(?:that|this|these|those) (?!is|are|was|were|she|he|they|it|the|can|will|have|has|had|do|does|did|need|each)[a-z]+\b"
     r"|\bthe first number\b",
     re.IGNORECASE,
 )
 _BARE = re.compile(
     r"^What (?:is|was|were|are|will) (?:the|his|her|their) (?:\w+ ){0,2}\w+(?: be)?\?$"
     r"|^How much (?:do|does|did|will|would) (?:they|it) cost\?$"
+    r"|^How (?:many|much) (?:[a-z]+ )?(?:does|did|will|would) it take\?$"
+    r"|^What (?:is|was) [A-Z]\w+'s (?:new |old )?total\?$|^What (?:is|was|are|were) .* each\?$"
 )
 
 
@@ -93,13 +109,15 @@ def question_from_line(line: str, problem: str, earlier: str = "") -> str | None
         text = _from_phrase(phrase)
     elif clause := read_clause(line):
         text = _from_clause(clause, problem, line)
-    text = text and _resolve_pronoun(text, problem, f"{earlier}\n{line}")
+    text = text and with_names(text, problem, f"{earlier}\n{line}")
     return text if text and _is_familiar(text, problem) else None
 
 
-def _from_phrase(phrase: str) -> str:
+def _from_phrase(phrase: str) -> str | None:
     if phrase.lower().startswith("how "):
         return f"Can you work out {phrase}?"
+    if (head := re.match(r"the ([a-z]+) of ", phrase)) and head.group(1) in MEASURES and is_plural(head.group(1)):
+        return None  # "What is the pounds of carbon ...?"
     return f"What is {phrase}?"
 
 
@@ -137,12 +155,18 @@ def _from_clause(clause: Clause, problem: str, line: str) -> str | None:
         _lower_first(clause.setting, problem),
     ]
     if clause.auxiliary and clause.verb in ("", "be"):
-        return _copula(clause, subject, wh, ending)
+        return _copula(clause, subject, wh, ending, problem)
     if clause.auxiliary:
         return _join(wh, clause.auxiliary, subject, clause.adverb, clause.verb, *ending)
     lemma, helper = _lemma(clause.verb_form)
     if helper == "does" and (" and " in subject or (is_plural(subject.split()[-1]) and subject.startswith("the "))):
         helper = "do"
+    if lemma == "make" and clause.unit.startswith("of "):  # "make up 18 of the marbles"
+        return None
+    if re.match(r"(?:the|a) (?:\w+ )?(?:number|amount|sum)\b", subject):  # "the total number of pens he has increased to 34"
+        return None
+    if lemma in _NEEDS_OBJECT and clause.money and not (rest or clause.verb or clause.total):
+        return None
     if helper is None or (helper == "do" and not _is_plural_subject(subject)) or lemma in _EMPTY_VERBS:
         return None
     if subject == "it" and (lemma not in {"take", "cost"} or not re.search(r"\bto\b", f"{clause.verb} {rest}")):
@@ -204,7 +228,7 @@ def _first_lemma(verb: str) -> tuple[str, str | None]:
     return _lemma(words[0]) if words else ("", None)
 
 
-def _copula(clause: Clause, subject: str, wh: str, ending: list[str]) -> str | None:
+def _copula(clause: Clause, subject: str, wh: str, ending: list[str], problem: str) -> str | None:
     """ "The total cost is $5" -> "What is the total cost?"; "he is 5 years old" -> "How old is he?"."""
     if subject == "there":
         if wh in ("What", "How much"):
@@ -218,14 +242,22 @@ def _copula(clause: Clause, subject: str, wh: str, ending: list[str]) -> str | N
     measured = _measured(subject)
     if measured is None:
         sized = clause.unit and not clause.rest and not clause.verb and re.match(r"(?:the|his|her|their|[A-Z]\w+'s) ", subject)
-        return _join(wh, clause.auxiliary, subject, clause.adverb, *ending) if sized else None
+        repeated = clause.unit.split()[-1:] and clause.unit.split()[-1] in subject.split()
+        return _join(wh, clause.auxiliary, subject, clause.adverb, *ending) if sized and not repeated else None
     if clause.auxiliary in ("are", "were") and not any(word in PLURAL_QUANTITIES for word in measured.split()):
         return None
     unit = clause.unit.split()[-1] if clause.unit else ""
     measure = (
         f"in {clause.unit}" if unit in MEASURES and unit not in subject.split() and not clause.rest and not clause.verb else ""
     )
+    if clause.money and "%" in problem and _SHARES & set(measured.split()) and not _AMOUNTS & set(measured.split()):
+        measure = "in dollars"  # else "What is the discount?" asks as well for the percentage that was told
     return _join("What", clause.auxiliary, measured, clause.adverb, clause.verb, *ending, measure)
+
+
+_DAYS = r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
+_SHARES = frozenset("discount tax taxes tip interest commission increase decrease raise markup".split())
+_AMOUNTS = frozenset("amount price cost value sum".split())
 
 
 def _measured(subject: str) -> str | None:
@@ -255,7 +287,8 @@ def _lemma(written: str) -> tuple[str, str | None]:
 
 def _join(*parts: str) -> str:
     text = " ".join(part.strip() for part in parts if part and part.strip())
-    text = re.sub(r"\b(in total)\b(.*)\b(?:in total|altogether)\b", r"\1\2", text)
+    text = re.sub(r"\b(in total)\b(.*)\b(?:in total|altogether|together)\b", r"\1\2", text)
+    text = re.sub(rf"\bfrom ({_DAYS}) and ({_DAYS})\b", r"on \1 and \2", text)
     text = re.sub(r"(?<=[a-z]) (On|In|At|After|Before|During|For|With|By)\b", lambda match: match.group().lower(), text)
     return re.sub(r"\s+", " ", text).strip(" ,.") + "?"
 
@@ -279,66 +312,13 @@ def _lower_first(text: str, problem: str) -> str:
     return text
 
 
-def people_of(text: str) -> list[str]:
-    """Return the names of those who do or own something in a text, in the order of their first use.
-
-    A name is a capitalised word that is never written small, stands before a verb or "'s", and agrees with a singular verb.
-    """
-    names: list[str] = []
-    for match in NAME.finditer(text):
-        word, after = match.group(), text[match.end() :]
-        known = word.lower() in FAMILIAR | DETERMINERS | PRONOUNS or word.lower() in VERBS or word in CALENDAR
-        if known or word in names or re.search(rf"\b{word.lower()}s?\b", text):
-            continue
-        following = re.match(r"(?:'s?\b|(?:,? (?:and|who) [A-Z]?[a-z]+| [a-z]+ly)? ([a-z]+)\b)", after)
-        forms = {form for _, form in VERBS.get(following.group(1) or "", ())} if following else set()
-        acts = following is not None and (
-            following.group(1) is None or forms & {"s", "past"} or following.group(1) in BE | MODALS | {"has", "had"}
-        )
-        if acts and not re.search(rf"\b(?:the|a|an|each|every|many|\d+|two|three|four|five|ten) {word}\b", text, re.IGNORECASE):
-            names.append(word)
-    return names
-
-
-def _resolve_pronoun(text: str, problem: str, earlier: str) -> str | None:
-    """Put the person's name for "he", "she", "his" or "her" where exactly one can be meant; None where it stays open."""
-    words = re.findall(r"[A-Za-z']+", text)
-    pronouns = [word for word in words if word.lower() in PEOPLE_PRONOUNS]
-    if not pronouns:
-        return text
-    people = people_of(problem)
-    if any(re.search(rf"\b{name}\b", text) for name in people):
-        return text
-    if len(people) > 1:
-        people = next(([name] for name in _subjects(earlier, people)), [])
-    if len(people) != 1:
-        known = people_of(problem.split(".")[0])  # one person in the opening sentence: the pronoun goes on meaning that one
-        clear = len(known) <= 1 and re.search(rf"\b{pronouns[0].lower()}\b", problem.lower())
-        return text if clear or not people_of(problem) else None
-    first = pronouns[0]
-    title = re.search(rf"\b(?:Mr|Mrs|Ms|Dr|Aunt|Uncle|Miss|Officer|Coach)\.? {people[0]}\b", problem)
-    name = (title.group() if title else people[0]) + (
-        "'s" if first.lower() == "his" or (first.lower() == "her" and _owns(words, first)) else ""
-    )
-    return re.sub(rf"\b{first}\b", name, text, count=1)
-
-
-def _subjects(lines: str, people: list[str]) -> list[str]:
-    """Return the first person named in each line, the latest line first: the one a pronoun that follows means."""
-    found = []
-    for line in reversed(lines.split("\n")):
-        found += [name for name in NAME.findall(line) if name in people][:1]
-    return found
-
-
-def _owns(words: list[str], pronoun: str) -> bool:
-    position = words.index(pronoun)
-    following = words[position + 1].lower() if position + 1 < len(words) else ""
-    return bool(following) and following not in {"to", "in", "on", "for", "at", "with", "each", "per"}
+_ORDINAL = r"\b(first|second|third|fourth|fifth) (?!(?:second|minute|hour|day|week|month|year|half)s?\b)[a-z]+"
 
 
 def _is_familiar(text: str, problem: str) -> bool:
     """True where every content word of the question is one of the problem's or of everyday arithmetic."""
+    if any(ordinal not in problem.lower() for ordinal in re.findall(_ORDINAL, text)):
+        return False
     known = {stem(word) for word in re.findall(r"[A-Za-z]+(?:'s)?", problem)}
     content = [word for word in re.findall(r"[A-Za-z]+(?:'s)?", text) if len(word) > 3]
     return all(stem(word) in known or word.lower() in FAMILIAR or word.lower() in VERBS for word in content)

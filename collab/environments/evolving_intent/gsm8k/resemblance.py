@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from collab.environments.evolving_intent.gsm8k.english import CALENDAR, EXTENT, LIGHT, PRONOUNS, TIMES, VERBS, stem
-from collab.environments.evolving_intent.sentences import same_words
+from collab.environments.evolving_intent.numbers import find_numbers
+from collab.environments.evolving_intent.sentences import same_words, split_sentences
 
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
 _GROUP = re.compile(r"\b(?:they|all|each|both|altogether|together|total|combined|two|three|four)\b", re.IGNORECASE)
@@ -36,7 +37,7 @@ def alike(first: str, second: str) -> bool:
 _NOW = "now"
 _EXTENT, _TIMES = frozenset(map(stem, EXTENT)), frozenset(map(stem, TIMES))
 _STATIVE = re.compile(
-    r"\b(?:are|is|were|was)\b(?: there)?(?: now| still)?(?: left| remaining)?(?:\?| in\b| at\b| on\b)", re.IGNORECASE
+    r"\b(?:are|is|were|was|have)\b(?: there)?(?: now| still)?(?: left| remaining)?(?:\?| in\b| at\b| on\b)", re.IGNORECASE
 )
 _UNIT = re.compile(
     r"how (?:many|much) (?P<unit>.*?)\b(?:is|are|was|were|do|does|did|has|have|had|will|would|can|could|must|should)\b",
@@ -61,9 +62,11 @@ def _content(text: str) -> set[str]:
     rest = text.split(" ", 1)[-1]
     for name in names_in(text):
         rest = re.sub(rf"\b{name}(?:'s)?", "", rest)
-    stems = {stem(word) for word in re.findall(r"[a-z]+", rest.lower()) if word not in LIGHT | PRONOUNS}
-    stative = _STATIVE.search(text) and not re.search(r"\b(?:total|altogether|all)\b", text)
-    if stative or re.search(r"\b(?:left|remain\w*|still|now|currently)\b", text):
+    stems = {stem(word) for word in re.findall(r"[a-z]+", rest.lower()) if word not in LIGHT | PRONOUNS | {"there"}}
+    there = re.search(r"\b(?:are|is|were|was)\b", text) and _STATIVE.search(text)
+    if (there and not re.search(r"\b(?:total|altogether|all)\b", text)) or re.search(
+        r"\b(?:left|remain\w*|still|now|currently)\b", text
+    ):
         stems.add(_NOW)
     return {"gain" if word in ("get", "make", "earn", "receive") else word for word in stems}
 
@@ -71,6 +74,13 @@ def _content(text: str) -> set[str]:
 def is_vague(text: str, lines: list[str]) -> bool:
     """True for "How many books did he sell?" where the solution works out several such sales: which one stays open."""
     unit = _unit_asked(text)
+    if (several := _SEVERAL.search(text)) and _is_counted_apart(several.group("noun"), lines):
+        return True
+    if re.search(r"\b(?:left|remaining)\?$", text):
+        kept = [line for line in lines if re.search(r"\b(?:left|remain\w*|still)\b", line) and ">>" in line]
+        mine = [line for line in kept if not names_in(line) or set(names_in(text)) & set(NAME.findall(line))]
+        if len(mine) > 1:
+            return True
     verbs = {lemma for word in re.findall(r"[a-z]+", text) for lemma, form in VERBS.get(word, ()) if form == "base"} - {"do"}
     anchors = _content(text) - unit - verbs - {_NOW, "gain"}
     if not text.startswith("How ") or not unit or anchors or len(names_in(text)) > 1 or not verbs or "total" in text:
@@ -80,6 +90,27 @@ def is_vague(text: str, lines: list[str]) -> bool:
     between = r"(?:[a-z]+ly\s|also\s|then\s|now\s|only\s|still\s|will\s)*"
     tells = re.compile(rf"(?<!and )\b(?:{who})\s{between}(?:{forms})\b", re.IGNORECASE)
     return sum(tells.search(line) is not None and _works_out(line, unit) for line in lines) > 1
+
+
+def is_told(text: str, problem: str) -> bool:
+    """True for "How much money does James earn an hour?" where the problem tells such a rate of James's, for another job."""
+    rate = re.search(rf"^How much .*\b{_EACH}\?$", text)
+    if rate is None:
+        return False
+    told = re.compile(rf"\$[\d.,]+ (?:an?|per|each|every) {rate['time']}\b")
+    same = [line for line in split_sentences(problem) if told.search(line)]
+    return any(not names_in(text) or set(names_in(text)) & set(NAME.findall(line)) for line in same)
+
+
+_EACH = r"(?:an?|per|each|every) (?P<time>hour|day|week|month|year|minute)"
+_SEVERAL = re.compile(r"\b(?:do|did|are|were|will|can) the (?:[a-z-]+ )?(?P<noun>[a-z]+s)\b")
+
+
+def _is_counted_apart(noun: str, lines: list[str]) -> bool:
+    """True where two lines open with different counts of a thing ("4 bags have ...", "Six bags have ..."): which are meant?"""
+    opening = re.compile(rf"^(?:[A-Za-z]+,? )?(?:the )?(?P<count>\d+|[a-z]+) (?:[a-z-]+ )?{noun}\b", re.IGNORECASE)
+    counts = {number.value for line in lines if (found := opening.match(line)) for number in find_numbers(found.group("count"))}
+    return len(counts) > 1
 
 
 def _works_out(line: str, unit: frozenset[str]) -> bool:

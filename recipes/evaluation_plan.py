@@ -1,0 +1,213 @@
+"""What an evaluation plays: every policy in every environment with every user under every seed, each a part with a folder of
+its own, checked before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from collab.evaluation.comparison import Cell
+from collab.evaluation.page import write_whole
+from recipes.assembly import plain
+from recipes.group_schema import PolicyConfig, UserConfig
+from recipes.run_folder import refuse_other
+from simulators.budget import Price
+from simulators.errors import ConfigurationError, did_you_mean
+
+_NAME = re.compile(r"[A-Za-z0-9][\w .=+@-]*")
+"""What an entry may be called: its name becomes a folder's and a label."""
+PART = "part.json"
+SERVED = "served"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One policy in one environment with one user under one seed.
+
+    `config` is the run's configuration as it is here; `number` is the seed's place among the seeds. `user` is empty where the
+    run has only its one `user`.
+    """
+
+    environment: str
+    user: str
+    policy: str
+    seed: int
+    number: int
+    config: Any
+    success_at: float
+    trained_with: str | None
+    baseline: bool
+    path: Path
+
+    @property
+    def models(self) -> str:
+        """Says which parts are played together: all served policies at once, those in this process a model at a time."""
+        policy = self.config.policy
+        if policy.backend in ("server", "scripted"):
+            return SERVED
+        return json.dumps([policy.backend, policy.model, policy.adapter])
+
+    def cell(self) -> Cell:
+        """Return the part as a cell of the results, without conversations yet."""
+        prices = {role: Price(**plain(self.config[role].price)) for role in ("policy", "user", "judge")}
+        return Cell(
+            self.environment,
+            self.user,
+            self.policy,
+            (),
+            success_at=self.success_at,
+            domain=str(self.config.environment.name),
+            options=plain(self.config.environment.options),
+            trained_with=self.trained_with,
+            baseline=self.baseline,
+            prices={role: price for role, price in prices.items() if price != Price()},
+        )
+
+    def played(self) -> dict[str, Any]:
+        """Return what is played here, for `part.json`: all that the conversations depend on."""
+        own: dict[str, Any] = {name: plain(self.config[name]) for name in ("environment", "policy", "user", "judge")}
+        return own | {name: self.config[name] for name in ("tasks", "split", "runs", "score_turns")} | {"seed": self.seed}
+
+    def refuse_other(self, root: Path) -> None:
+        """Look whether the part's folder holds conversations of something else.
+
+        Raises:
+            ConfigurationError: it does; the text names the first difference.
+        """
+        refuse_other(root / self.path, root / self.path / PART, self.played())
+
+    def claim(self, root: Path) -> None:
+        """Note in the part's folder what it plays."""
+        write_whole(root / self.path / PART, f"{json.dumps(self.played(), indent=1)}\n".encode())
+
+
+def parts(config: Any) -> list[Part]:
+    """Return every part of an evaluation, in the order of its table.
+
+    Raises:
+        ConfigurationError: no policies, a number that lets nothing happen, a name that is no folder's, an entry that cannot be.
+    """
+    if not config.policies:
+        raise ConfigurationError("evaluate has no policies; name one, for instance policies.base.prompt=none")
+    if config.runs < 1:
+        raise ConfigurationError(f"runs is {config.runs}; an evaluation needs at least one run a task")
+    seeds = list(config.seeds) or [config.seed]
+    if len(set(seeds)) < len(seeds):
+        raise ConfigurationError(f"seeds are {seeds}; every seed may stand there once")
+    for mapping in ("policies", "environments", "users"):
+        for name in config[mapping]:
+            if not _NAME.fullmatch(str(name)):
+                raise ConfigurationError(f"{mapping}: {str(name)!r} cannot be a folder; use letters, digits, '-' and '_'")
+    environments = _environments(config)
+    users = _users(config)
+    policies = _policies(config, list(users))
+    result = []
+    for (where, place), (who, user), (name, policy) in itertools.product(
+        environments.items(), users.items(), policies.items()
+    ):  # fmt: skip
+        for number, seed in enumerate(seeds):
+            own = place.copy()
+            own.user, own.policy, own.seed = user, policy, seed
+            entry = config.policies[name]
+            named = where if config.environments else config.environment.name
+            result.append(
+                Part(
+                    str(named),
+                    who,
+                    name,
+                    seed,
+                    number,
+                    own,
+                    _success_at(config, where),
+                    entry.trained_with,
+                    _is_baseline(config, entry),
+                    _folder(config, where, who, name, seed),
+                )
+            )
+    return result
+
+
+def _folder(config: Any, environment: str, user: str, policy: str, seed: int) -> Path:
+    """Return the folder of a part below the run's: a level for whatever there may be several of."""
+    levels = [environment] * bool(config.environments) + [user] * bool(config.users) + [policy]
+    return Path(*levels, *([f"seed-{seed}"] if config.seeds else []))
+
+
+def _environments(config: Any) -> dict[str, Any]:
+    """Return the run's configuration for each environment."""
+    found = {}
+    for name, entry in config.environments.items():
+        own = config.copy()
+        own.environment.name = entry.name or str(name)
+        same = own.environment.name == config.environment.name
+        own.environment.options = (plain(config.environment.options) if same else {}) | plain(entry.options)
+        if entry.token_penalty is not None:
+            own.environment.token_penalty = entry.token_penalty
+        for key in ("tasks", "split", "limit"):
+            if entry[key] is not None:
+                own[key] = entry[key]
+        found[str(name)] = own
+    return found or {"": config}
+
+
+def _users(config: Any) -> dict[str, Any]:
+    """Return the user of each entry."""
+    return {str(name): _overridden(config.user, entry, f"users.{name}", UserConfig) for name, entry in config.users.items()} or {
+        "": config.user
+    }
+
+
+def _policies(config: Any, users: Sequence[str]) -> dict[str, Any]:
+    """Return the policy of each entry: the configured one, with what the entry says otherwise."""
+    found = {}
+    for name, entry in config.policies.items():
+        own = _overridden(config.policy, entry.policy, f"policies.{name}.policy", PolicyConfig)
+        if entry.prompt is not None:
+            own.prompt = entry.prompt
+        if entry.adapter is not None:
+            own.adapter = entry.adapter
+        if entry.trained_with is not None and entry.trained_with not in users:
+            known = ", ".join(user for user in users if user) or "none"
+            raise ConfigurationError(
+                f"policies.{name}.trained_with is {entry.trained_with!r}{did_you_mean(entry.trained_with, users)}; "
+                f"it must be one of `users`, and those are {known}"
+            )
+        found[str(name)] = own
+    return found
+
+
+def _overridden(base: Any, entry: Any, where: str, kind: type) -> Any:
+    """Return a group's configuration with the keys of an entry.
+
+    Raises:
+        ConfigurationError: for a key that the group does not have (it names the nearest one), or a value of the wrong type.
+    """
+    known = [each.name for each in fields(kind)]
+    for key in entry:
+        if key not in known:
+            raise ConfigurationError(f"{where}.{key}: there is no such key{did_you_mean(str(key), known)}")
+    try:
+        return OmegaConf.merge(base, entry)
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(f"{where}: {str(error).splitlines()[0]}") from None
+
+
+def _success_at(config: Any, environment: str) -> float:
+    entry = config.environments.get(environment)
+    return float(config.success_at if entry is None or entry.success_at is None else entry.success_at)
+
+
+def _is_baseline(config: Any, entry: Any) -> bool:
+    """Say whether a policy counts as one that was not trained: nothing but its prompt differs from a model without an adapter."""
+    if entry.baseline is not None:
+        return bool(entry.baseline)
+    return entry.adapter is None and not entry.policy and config.policy.adapter is None

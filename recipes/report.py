@@ -1,0 +1,170 @@
+"""One report over whatever there is: datasets, training curves, reward mechanisms, and an evaluation with the papers' tables.
+
+    collab report                                                              # a small run of every stage, on the embedded model
+    collab report stages=[] runs=[outputs/build/math_chat,outputs/sft] output_dir=outputs/my_report
+
+Each stage is another recipe with the overrides that stand in `conf/report.yaml`, as one would type them. Kill it and start it
+again: finished stages and answered model calls are not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from collab.data.tree_set import TreeSet
+from collab.evaluation.comparison import Cell, all_tokens
+from collab.evaluation.evaluation_report import add_evaluation
+from collab.evaluation.plots import window_ablation
+from collab.evaluation.report import Report
+from collab.evaluation.run_sections import Build, add_datasets, add_training, training_metrics
+from collab.evaluation.statistics import MeanEstimate
+from recipes import ablation, build, evaluate, sft
+from recipes.assembly import plain
+from recipes.datasets import pair_settings
+from recipes.launch import launch
+from recipes.overrides import complete, composed
+from recipes.run_folder import RunFolder
+from simulators.errors import ConfigurationError, did_you_mean
+from simulators.tree_file import TreeFile
+
+STAGES = ("build", "sft", "ablation", "evaluate")
+
+
+def run(config: Any) -> dict[str, Any]:
+    """Run the stages, write report.md and report.html, and return the figures that are printed as one line of JSON."""
+    started = time.monotonic()
+    for name in config.stages:
+        if name not in STAGES:
+            raise ConfigurationError(f"stages: unknown {name!r}{did_you_mean(name, STAGES)}; known are {', '.join(STAGES)}")
+    runs = {Path(each).name: Path(each) for each in config.runs}
+    for path in runs.values():
+        if not path.is_dir():
+            raise ConfigurationError(f"runs: there is no folder {path}; name the output folders of builds and training runs")
+    if not config.stages and not runs:
+        raise ConfigurationError("there is nothing to report; name stages, or runs=[FOLDER, ...]")
+    configs = stage_configs(config)
+    folder = RunFolder(config, stages=("title", "stages", "runs", *STAGES))
+    times: dict[str, float] = {}
+    cells: list[Cell] = []
+    mechanisms: dict[str, Any] = {}
+    for name in config.stages:
+        began = time.monotonic()
+        print(f"\n[{name}] -> {configs[name].output_dir}\n", flush=True)
+        if name == "build":
+            build.run(configs[name])
+        elif name == "sft":
+            _train(configs[name])
+        elif name == "ablation":
+            mechanisms = ablation.run(configs[name])
+        elif name == "evaluate":
+            cells = evaluate.run(configs[name])
+        times[name] = round(time.monotonic() - began, 1)
+        runs |= {name: folder.path / name} if name in ("build", "sft") else {}
+    report = Report(config.title, "Tables, plots and conversations; each figure can be traced back to its conversations.")
+    if cells:
+        add_evaluation(report, cells, evaluate.transcripts(configs["evaluate"]))
+    add_runs(report, runs)
+    if mechanisms:
+        add_ablation(report, mechanisms)
+    report.set_provenance(plain(config), {"run": config.seed}, seconds=round(time.monotonic() - started, 1))
+    page = report.write(folder.path)
+    summary = summarize(cells, times) | {"seconds": round(time.monotonic() - started, 1), "report": str(page)}
+    folder.log_metrics("report", **summary)
+    print(f"\nreport: {page}\n")
+    print(json.dumps(summary))
+    return summary
+
+
+def stage_configs(config: Any) -> dict[str, Any]:
+    """Compose the configuration of each stage; where SFT is one of them, its adapter is one of the policies to evaluate.
+
+    Raises:
+        ConfigurationError: for an override that its recipe does not take.
+    """
+    root = Path(config.output_dir)
+    more = {
+        "sft": [f"data={root / 'build'}"] if "build" in config.stages else [],
+        "evaluate": [f"policies.sft.adapter='{root / 'sft' / 'adapter'}'"] if "sft" in config.stages else [],
+    }
+    configs = {}
+    for name in config.stages:
+        try:
+            overrides = [*config[name], *more.get(name, []), f"seed={config.seed}", f"output_dir={root / name}"]
+            configs[name] = complete(composed(name, overrides))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"stage {name}: {error}") from None
+    return configs
+
+
+def _train(config: Any) -> None:
+    """Train, unless that is done."""
+    folder = RunFolder(config)  # it refuses an adapter of other settings
+    if not (folder.path / "adapter" / "adapter_model.safetensors").is_file():
+        sft.run(config)
+
+
+def add_runs(report: Report, runs: dict[str, Path]) -> None:
+    """Add the datasets of builds and the curves of training runs.
+
+    Raises:
+        ConfigurationError: for a run that is neither.
+    """
+    training = {name: path / "metrics.jsonl" for name, path in runs.items() if _was_trained(path)}
+    with ExitStack() as stack:
+        builds = {}
+        for name, path in runs.items():
+            if all((path / each).exists() for each in ("dataset", "trees.jsonl", "config.yaml")):
+                own: Any = OmegaConf.load(path / "config.yaml")
+                trees = TreeSet([stack.enter_context(TreeFile(path / "trees.jsonl", writable=False))])
+                builds[name] = Build(trees, pair_settings(own), own.min_chosen_mr)
+            elif name not in training:
+                raise ConfigurationError(f"runs: {path} is neither a build nor a training run; there is nothing of it to show")
+        if builds:
+            add_datasets(report, builds)
+        if training:
+            add_training(report, training)
+
+
+def add_ablation(report: Report, summary: dict[str, Any]) -> None:
+    """Add what followed from each reward mechanism's choices (CollabLLM Figure 4), from an ablation's summary."""
+    outcomes = {
+        name: {metric: MeanEstimate(**estimate) for metric, estimate in metrics.items()}
+        for name, metrics in summary["outcomes"].items()
+    }
+    metrics = list(dict.fromkeys(metric for found in outcomes.values() for metric in found))
+    report.add_heading("Reward mechanisms")
+    report.add_text("The same replies under every reward mechanism: what follows from those that each of them prefers.")
+    panels = {metric: {name: found.get(metric) for name, found in outcomes.items()} for metric in metrics}
+    caption = "Outcome of the preferred replies by reward mechanism (CollabLLM Figure 4)"
+    report.add_figure(window_ablation(panels), "mechanisms", caption)
+    report.add_table(ablation.outcome_table(outcomes))
+
+
+def _was_trained(path: Path) -> bool:
+    return (path / "metrics.jsonl").is_file() and bool(training_metrics(path / "metrics.jsonl"))
+
+
+def summarize(cells: list[Cell], times: dict[str, float]) -> dict[str, Any]:
+    """Return the headline figures."""
+    conversations = [each for cell in cells for each in cell.conversations]
+    return {
+        "conversations": len(conversations),
+        "unscored": sum(cell.unscored for cell in cells),
+        "tokens": sum(map(all_tokens, conversations)),
+        "stages": times,
+    }
+
+
+def main() -> None:
+    """Start the recipe from the command line."""
+    launch("report", run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The bundled problems: sound under every simulation, told whole by their shards, and none of the published ones."""
+
+import re
+
+import pytest
+
+from collab.environments.lost_in_conversation.domain import domain
+from collab.environments.lost_in_conversation.simulations import Simulation
+from collab.environments.registry import load_domain
+from collab.rewards.accuracy import gold_answer
+from collab.tasks.loading import load_tasks
+
+
+@pytest.mark.parametrize("simulation", [str(each) for each in Simulation])
+def test_every_simulation_can_be_played(simulation: str) -> None:
+    loaded = load_domain("lost_in_conversation", {"simulation": simulation})  # its split is train: published problems are refused
+    train, test = (load_tasks("bundled", loaded, split=split).tasks for split in ("train", "test"))
+    assert len(train) >= 4 and len(test) >= 6
+    assert not {task.goal for task in train} & {task.goal for task in test}
+
+
+def test_shards_tell_every_number_of_the_problem_and_the_answer_is_stated() -> None:
+    for split in ("train", "test"):
+        for task in load_tasks("bundled", domain(), split=split).tasks:
+            record = task.metadata["instruction"]["record"]
+            told = " ".join(shard["shard"] for shard in record["shards"])
+            assert set(re.findall(r"\d+", told)) >= set(re.findall(r"\d+", task.goal)), task.id
+            assert gold_answer(record["answer"]), task.id
