@@ -286,7 +286,8 @@ class Ppo(Online):
 
 @dataclass
 class LostInConversation:
-    """`collab lost-in-conversation`. `instructions` is a file in the published schema; `split` evaluation or train.
+    """`collab lost-in-conversation`. `instructions` is a file in the published schema, or bundled; `split` evaluation or
+    train.
 
     See collab.environments.lost_in_conversation.runner.SimulationSettings.
     """

@@ -163,9 +163,11 @@ class Progress(AbstractAsyncContextManager["Progress"]):
                 live.update(Text(self.figures().line()), refresh=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EngineRates:
     """What the engine and its limits allow, per second; None where unknown or unlimited.
+
+    Not frozen: it is a group of the configuration as it stands, and Hydra cannot set a value of a frozen one.
 
     `decode_tokens` and `prefill_tokens` are measured on the engine alone (tests/benchmarks), `calls` is a provider's rate limit.
     """

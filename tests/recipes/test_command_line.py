@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 
 from recipes.command_line import RECIPES
 from recipes.overrides import as_entry, conf_dir
+from recipes.schema import SCHEMAS, register
 from tests.conftest import REPOSITORY
 from tests.recipes.conftest import Collab
 
@@ -188,3 +192,20 @@ def test_a_model_that_cannot_be_fetched_is_one_sentence(collab: Collab, monkeypa
     ended = collab("model", "fetch")
     assert ended.status == 1
     assert ended.sentence.startswith("collab: cannot write the embedded model to /proc/nowhere: ")
+
+
+@pytest.mark.parametrize("recipe", sorted(SCHEMAS))
+def test_every_value_of_a_recipe_can_be_set(recipe: str) -> None:
+    """Hydra marks what comes from a frozen dataclass as read-only; then a documented key is refused on the command line."""
+    register()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        config = compose(recipe)
+
+    def groups(node: Any) -> Iterator[Any]:
+        yield node
+        children = (node._get_node(key) for key in node) if isinstance(node, DictConfig) else ()
+        for child in children:
+            if isinstance(child, DictConfig) and not child._is_missing() and not child._is_none():
+                yield from groups(child)
+
+    assert [node._get_full_key(None) for node in groups(config) if OmegaConf.is_readonly(node)] == []

@@ -35,3 +35,9 @@ def test_an_unknown_simulation_is_refused(collab: Collab, collab_data: Path, ser
     ended = collab(*command(collab_data), *served, "simulations=[fool]")
     assert ended.status == 1
     assert "unknown simulation 'fool'" in ended.sentence
+
+
+def test_the_bundled_problems(collab: Collab, served: list[str]) -> None:
+    ended = collab("lost-in-conversation", "instructions=bundled", "runs=1", "simulations=[full,sharded]", "limit=3", *served)
+    assert ended.status == 0, ended
+    assert json.loads(ended.out.strip().splitlines()[-1]) == {"conversations": 6, "failures": {}}

@@ -1,0 +1,1 @@
+"""Evolving intent: single-turn tasks as conversations whose user reveals, revises and switches."""
