@@ -195,6 +195,9 @@ def test_socratic_questions_serve_where_a_line_makes_none():
         "What is the number of the rolls each?",
         "What is Nora's new total?",
         "How many rolls does she use for it?",
+        "How many rolls did each tray hold each?",
+        "How many going does Nora spend baking?",
+        "How many rolls has across the months Nora baked?",
         "How many rolls do Nora and his sister bake?",
     ],
 )

@@ -124,7 +124,7 @@ def _may_change(number: Number, statement: str, problem: str, calculation: Calcu
             return False
     if number.kind is Kind.FRACTION and "/" not in number.written:
         return False
-    if re.match(r"[A-Z]\b", after):  # class 3B
+    if re.match(r"[A-Z]\b|(?:st|nd|rd|th)s?\b", after):  # class 3B, 2/3rd
         return False
     if re.match(r"\s*(?:[+*/x=]|- ?\d|and a half|[- ]?(?:dollar )?bills?\b|[ap]\.?m\b|o'clock|or\b|to \d)", after) or re.search(
         r"(?:\bor|\d ?[-+*/]|#|\bnumber|\b[Gg]rades?|\b[Pp]age|\b[Cc]hapter)\s?$", before

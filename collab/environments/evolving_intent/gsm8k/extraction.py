@@ -20,9 +20,12 @@ _ASKS = (
 )
 _CONNECTOR = re.compile(r"^(?:and|so|now|but|then|finally|thus|therefore|well)\b,?\s+(?=\w)", re.IGNORECASE)
 _CONDITION = r"(?:if|assuming|assume|given that|given|knowing that|knowing|considering that|considering|supposing|suppose)"
-_LEADING = re.compile(
-    rf"^{_CONDITION}\b(?:\s+that\b)?\s*(?P<condition>.+?),?\s+(?:then\s+|please\s+)?(?P<asks>{_ASKS}\b.*)$", re.IGNORECASE
-)
+_LEADING = [
+    re.compile(
+        rf"^{_CONDITION}\b(?:\s+that\b)?\s*(?P<condition>.+?){end}\s+(?:then\s+|please\s+)?(?P<asks>{_ASKS}\b.*)$", re.IGNORECASE
+    )
+    for end in (",", "")  # a comma before the question word is surer: "... 2/5 of what's left, how many ..."
+]
 _TRAILING = re.compile(rf"^(?P<asks>{_ASKS}\b.+?),?\s+{_CONDITION}\s+(?:that\s+)?(?P<condition>[^,].+?)[?.]$", re.IGNORECASE)
 _STATEMENT_FIRST = re.compile(
     r"^(?!.*[.] [A-Z])(?P<condition>[A-Z].+?),\s+(?:and\s+|so\s+)?(?P<asks>how (?:much|many|long|far|old)\b.*)$"
@@ -124,9 +127,10 @@ def _hoist(question: str, told: set[tuple[Fraction, str]]) -> tuple[str, list[st
     """Move the conditions of a question into statements of their own; `told` is what statements count already."""
     hoisted: list[str] = []
     for _ in range(2):  # at most a leading and a trailing condition
-        if not find_numbers(question) and not _LEADING.match(question):
+        match = _LEADING[0].match(question) or _LEADING[1].match(question)
+        if not find_numbers(question) and not match:
             break
-        if match := _LEADING.match(question):
+        if match:
             if re.match(r"\S+ would\b", match.group("condition")):
                 break  # "If he would have run five hours" is no statement of its own
             hoisted.append(as_sentence(match.group("condition")))

@@ -15,6 +15,7 @@ from collab.environments.evolving_intent.gsm8k.clauses import Clause, read_claus
 from collab.environments.evolving_intent.gsm8k.counts import holds_values
 from collab.environments.evolving_intent.gsm8k.english import (
     BE,
+    CALENDAR,
     DETERMINERS,
     FAMILIAR,
     MEASURES,
@@ -65,7 +66,7 @@ def step_questions(problem: str, solution: str, calculation: Calculation) -> lis
         if (
             text
             and not is_vague(text, lines)
-            and not is_told(text, problem)
+            and not is_told(text, calculation.steps[step].value, problem)
             and not any(alike(text, other.text) for other in questions)
         ):
             questions.append(StepQuestion(capitalise(text), step))
@@ -86,7 +87,8 @@ def _is_sound(text: str) -> bool:
 
 
 _POINTS = re.compile(
-    r"\b(?:for|of|on|with) it\?$"
+    r"\b(?:for|of|on|with) it\?$|\bfor them\b|\bby adding\b|\b(?:has|have|had|do|does|did|will|would|can) (?:across|during|over) "
+    r"|\beach\b.* each\?$|^How many [a-z]+ing (?:do|does|did)\b"
     r"|\b(?:that|this|these|those) (?!is|are|was|were|she|he|they|it|the|can|will|have|has|had|do|does|did|need|each)[a-z]+\b"
     r"|\bthe first number\b",
     re.IGNORECASE,
@@ -95,6 +97,8 @@ _BARE = re.compile(
     r"^What (?:is|was|were|are|will) (?:the|his|her|their) (?:\w+ ){0,2}\w+(?: be)?\?$"
     r"|^How much (?:do|does|did|will|would) (?:they|it) cost\?$"
     r"|^How (?:many|much) (?:[a-z]+ )?(?:does|did|will|would) it take\?$"
+    r"|^How much (?:money )?(?:do|does|did|will|would|can) (?:he|she|they|it|[A-Z]\w+) pay\?$"
+    r"|^What (?:is|was) the total(?: amount)? for the (?:\w+ )?(?:day|week|month|year)\?$"
     r"|^What (?:is|was) [A-Z]\w+'s (?:new |old )?total\?$|^What (?:is|was|are|were) .* each\?$"
 )
 
@@ -289,7 +293,11 @@ def _join(*parts: str) -> str:
     text = " ".join(part.strip() for part in parts if part and part.strip())
     text = re.sub(r"\b(in total)\b(.*)\b(?:in total|altogether|together)\b", r"\1\2", text)
     text = re.sub(rf"\bfrom ({_DAYS}) and ({_DAYS})\b", r"on \1 and \2", text)
-    text = re.sub(r"(?<=[a-z]) (On|In|At|After|Before|During|For|With|By)\b", lambda match: match.group().lower(), text)
+    text = re.sub(
+        r"(?<=[a-z]) (On|In|At|After|Before|During|For|From|With|By|Their|His|Her|The|Its)\b",
+        lambda match: match.group().lower(),
+        text,
+    )
     return re.sub(r"\s+", " ", text).strip(" ,.") + "?"
 
 
@@ -301,6 +309,8 @@ def _lower_first(text: str, problem: str) -> str:
     if not word:
         return text
     bare = word.group().removesuffix("'s")
+    if bare in CALENDAR:
+        return text
     lowered = bare.lower()
     known = (
         lowered in DETERMINERS | PRONOUNS | FAMILIAR

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
-from collab.environments.evolving_intent.gsm8k.english import CALENDAR, EXTENT, LIGHT, PRONOUNS, TIMES, VERBS, stem
-from collab.environments.evolving_intent.numbers import find_numbers
+from collab.environments.evolving_intent.gsm8k.english import CALENDAR, EXTENT, LIGHT, MEASURES, PRONOUNS, TIMES, VERBS, stem
+from collab.environments.evolving_intent.numbers import Kind, find_numbers
 from collab.environments.evolving_intent.sentences import same_words, split_sentences
 
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
@@ -25,7 +26,8 @@ def alike(first: str, second: str) -> bool:
         bare = first if not names[0] else second if not names[1] else None
         if bare is None or _GROUP.search(bare):
             return False
-    if _unit_asked(first) != _unit_asked(second):
+    units = [_unit_asked(text) for text in (first, second)]
+    if units[0] != units[1] and not (units[0] - _MEASURES == units[1] - _MEASURES != frozenset()):  # "liters of water", "water"
         return False
     content = [_content(text) for text in (first, second)]
     difference = content[0] ^ content[1]
@@ -35,7 +37,7 @@ def alike(first: str, second: str) -> bool:
 
 
 _NOW = "now"
-_EXTENT, _TIMES = frozenset(map(stem, EXTENT)), frozenset(map(stem, TIMES))
+_EXTENT, _TIMES, _MEASURES = (frozenset(map(stem, words)) for words in (EXTENT, TIMES, MEASURES))
 _STATIVE = re.compile(
     r"\b(?:are|is|were|was|have)\b(?: there)?(?: now| still)?(?: left| remaining)?(?:\?| in\b| at\b| on\b)", re.IGNORECASE
 )
@@ -92,17 +94,45 @@ def is_vague(text: str, lines: list[str]) -> bool:
     return sum(tells.search(line) is not None and _works_out(line, unit) for line in lines) > 1
 
 
-def is_told(text: str, problem: str) -> bool:
-    """True for "How much money does James earn an hour?" where the problem tells such a rate of James's, for another job."""
-    rate = re.search(rf"^How much .*\b{_EACH}\?$", text)
-    if rate is None:
+def is_told(text: str, answer: Fraction, problem: str) -> bool:
+    """True for "How much does James earn an hour?" where the problem tells an hourly rate of James's that is not the answer.
+
+    So a question that lost what sets it apart (his *second* job), or a solution that reads the problem in another way. Questions
+    for totals, and statements that compare or give rates of each, do not count.
+    """
+    if _WHOLE.search(text):
         return False
-    told = re.compile(rf"\$[\d.,]+ (?:an?|per|each|every) {rate['time']}\b")
-    same = [line for line in split_sentences(problem) if told.search(line)]
-    return any(not names_in(text) or set(names_in(text)) & set(NAME.findall(line)) for line in same)
+    unit, wanted, names = _unit_asked(text), _content(text) | ({"money"} & _unit_asked(text)), set(names_in(text))
+    money = text.startswith("How much") and unit <= {"money"}
+    if not (unit or money or text.startswith("How old")):
+        return False
+    for statement in split_sentences(problem):
+        if statement.endswith("?") or _COMPARES.search(statement):
+            continue
+        if names and not names & set(NAME.findall(statement)):
+            continue
+        words = {stem(word) for word in re.findall(r"[a-z]+", statement.lower())} | _content(f"x {statement}") | {"money"}
+        found = find_numbers(statement)
+        if money:
+            values = [number.value for number in found if number.kind is Kind.MONEY]
+        else:
+            values = [number.value for number in found if _counts_what(statement[number.end :], unit or frozenset({"year"}))]
+        if len(values) == 1 and values[0] != answer and wanted <= words:
+            return True
+    return False
 
 
-_EACH = r"(?:an?|per|each|every) (?P<time>hour|day|week|month|year|minute)"
+def _counts_what(after: str, unit: frozenset[str]) -> bool:
+    following = re.match(r"\s+([a-z]+)(?: (?!of\b)([a-z]+))?", after)  # "34 trays of rolls" are not 34 rolls
+    return following is not None and bool({stem(word) for word in following.groups() if word} & unit)
+
+
+_WHOLE = re.compile(r"\b(?:total|altogether|all|combined|together|both|left|remain\w*|so far|then)\b", re.IGNORECASE)
+_COMPARES = re.compile(
+    r"\b(?:more|less|fewer|times|twice|thrice|double|triple|half|third|quarter|as (?:many|much)|than|percent|each|per|every|"
+    r"older|younger|additional|another|extra)\b|%|\d/\d",
+    re.IGNORECASE,
+)
 _SEVERAL = re.compile(r"\b(?:do|did|are|were|will|can) the (?:[a-z-]+ )?(?P<noun>[a-z]+s)\b")
 
 
