@@ -4,11 +4,13 @@
 
 The policy starts from a short supervised warm-up on a mix of asking and guessing (`ASKS` of its first replies ask), as an
 instruction-tuned model starts from one. Every method trains a LoRA adapter on it. `start` and `end` are the mean R* of held-out
-rollouts before and after (eight conversations for each of the letters); `steps` are optimizer steps.
+rollouts before and after (`CONVERSATIONS` for each of the letters); `steps` are optimizer steps.
 
 With the policy frozen at an even mix of asking and guessing, PPO's critic alone is trained; `ppo_explained_variance` is the share
 of the variance of returns at the second turn that its values explain (mean over the last rollouts, median over seeds). Then
-training with a learning critic is compared with training with a frozen one.
+training with a learning critic is compared with training with a frozen one, where half of the users tell the letter at once and
+their conversations are worth more whatever the policy does: a batch mean is no baseline there. (On the toy task itself all starts
+are equal, a batch mean is as good as any critic, and both end at the same reward.)
 
 The last line is one JSON object with all figures; the exit status is 1 where a promise is not kept.
 """
@@ -39,12 +41,16 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
+from collab.environments.domain import Environment, Resources
+from collab.tasks.task import Task
 from collab.training.grpo import train_grpo
 from collab.training.lora import LoraSettings
 from collab.training.online_dpo import train_online_dpo
 from collab.training.online_settings import CriticSettings, GRPOSettings, OnlineDPOSettings, PPOSettings, RolloutSettings
 from collab.training.ppo import train_ppo
 from collab.training.settings import OptimizationSettings
+from simulators.conversation import Conversation
+from simulators.users.protocol import UserTurn
 from tests.training import toy
 from tests.training.tiny_models import tiny_model, tiny_tokenizer
 
@@ -54,24 +60,66 @@ ASKS = 0.1
 COPIES = 0.9
 """How often the warmed-up policy says the letter that it has been told."""
 
-GOAL = 0.4
-"""The reward whose first step is compared between per-turn and outcome credit."""
+GOAL = 0.8
+"""The reward that per-turn and outcome credit are compared by: the steps that each takes to it."""
 
-RATE = 4e-3
+RATE = 2e-3
 """The learning rate of all methods."""
 
-CRITIC_EXPERIMENTS = ("critic", "frozen")
+CONVERSATIONS = 8
+"""How many conversations of every letter `start` and `end` are measured on: a standard error of about 0.04 in the middle."""
+
+CRITIC_EXPERIMENTS = ("critic", "uneven", "uneven_frozen")
 
 METHODS = ("grpo", "grpo_mr_difference", "grpo_mr_branch", "online_dpo", "ppo")
 
 
-def conversation(rng: random.Random, asks: float, copies: float) -> list[tuple[str, str, bool]]:
-    """One conversation of the warm-up, as (role, text, learn from it).
+def told_at_once(task: Task) -> bool:
+    """Every other round of letters, where starts are uneven."""
+    return int(task.id.removeprefix("letter-")) // len(toy.LETTERS) % 2 == 1
 
-    In every other one the first reply asks whatever the mix says and is not learnt from, so that there is enough to learn
-    copying from.
+
+@dataclass(frozen=True)
+class UnevenUser(toy.LetterUser):
+    """A user that may open with the letter."""
+
+    told: bool = False
+
+    async def next_turn(self, conversation: Conversation, seed: int) -> UserTurn:
+        """Open with the letter, or do what the toy's users do."""
+        if not conversation and self.told:
+            return UserTurn(f"It is {self.letter}.")
+        return await super().next_turn(conversation, seed)
+
+
+class UnevenReward(toy.SaidLetter):
+    """A quarter of the reward is the letter; the rest comes with the start."""
+
+    async def score(self, conversation: Conversation, task: Task) -> float:
+        """Return a reward in [0, 1]."""
+        return (await super().score(conversation, task) + 3 * told_at_once(task)) / 4
+
+
+def uneven_environment() -> Environment:
+    """The toy environment where starts are worth different amounts."""
+
+    def user(task: Task, resources: Resources) -> UnevenUser:
+        assert task.reference is not None
+        return UnevenUser(task.reference, told=told_at_once(task))
+
+    return toy.environment(user=user, component=UnevenReward())
+
+
+def conversation(rng: random.Random, asks: float, copies: float, told: float = 0.0) -> list[tuple[str, str, bool]]:
+    """One conversation of the warm-up, as (role, text, learn from it); a share of `told` opens with the letter.
+
+    In every other one of the rest the first reply asks whatever the mix says and is not learnt from, so that there is enough to
+    learn copying from.
     """
     letter = rng.choice(toy.LETTERS)
+    if told and rng.random() < told:
+        reply = letter if rng.random() < copies else rng.choice(toy.LETTERS)
+        return [("user", f"It is {letter}.", False), ("assistant", reply, True)]
     forced = rng.random() < 0.5
     first = "?" if forced or rng.random() < asks else rng.choice(toy.LETTERS)
     messages = [("user", "Pick.", False), ("assistant", first, not forced)]
@@ -84,15 +132,17 @@ def conversation(rng: random.Random, asks: float, copies: float) -> list[tuple[s
     return [*messages, ("user", "No.", False), ("assistant", second, True)]
 
 
-def warmed_up(folder: Path, seed: int, asks: float, copies: float = COPIES, steps: int = 400) -> str:
+def warmed_up(folder: Path, seed: int, asks: float, copies: float = COPIES, told: float = 0.0, steps: int = 400) -> str:
     """Train a tiny model on the mix, all its weights, and return its folder."""
     tokenizer = tiny_tokenizer(texts=["user\nPick.", "assistant\n", "user\nIt is ", "user\nNo."] * 50, merges=30)
     model = tiny_model(tokenizer, seed, hidden=64, spread=0.05)
+    with torch.no_grad():  # the head stays frozen later on: its logits, bounded by this norm, must leave room to become certain
+        model.model.norm.weight.fill_(4.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=steps)
     rng = random.Random(f"warm-up/{seed}")
     for _ in range(steps):
-        rows, targets = zip(*(tokens_of(tokenizer, conversation(rng, asks, copies)) for _ in range(32)), strict=True)
+        rows, targets = zip(*(tokens_of(tokenizer, conversation(rng, asks, copies, told)) for _ in range(32)), strict=True)
         pad = torch.nn.utils.rnn.pad_sequence
         loss = model(input_ids=pad(rows, True, 0), labels=pad(targets, True, -100)).loss
         loss.backward()
@@ -118,7 +168,7 @@ def tokens_of(tokenizer: Any, messages: list[tuple[str, str, bool]]) -> tuple[to
 
 
 def mean_reward(model: str, adapter: Path | None, seed: int) -> float:
-    """Return the mean R* of eight conversations a letter, with seeds that training never uses."""
+    """Return the mean R* of `CONVERSATIONS` a letter, with seeds that training never uses."""
     import asyncio
 
     from collab.mr import score_future
@@ -140,7 +190,7 @@ def mean_reward(model: str, adapter: Path | None, seed: int) -> float:
             assert scored.reward is not None
             return scored.reward
 
-        rewards = await asyncio.gather(*(one(task, index) for task in toy.tasks() for index in range(8)))
+        rewards = await asyncio.gather(*(one(task, index) for task in toy.tasks() for index in range(CONVERSATIONS)))
         await chat.aclose()
         return statistics.fmean(rewards)
 
@@ -169,7 +219,7 @@ CRITIC = CriticSettings(learning_rate=5e-3, rank=8, epochs=4, batch_size=32)
 
 def train(method: str, model: str, folder: Path, seed: int, steps: int, critic: CriticSettings | None = None) -> Path:
     """Train by one method and return the adapter."""
-    environment, tasks = toy.environment(), toy.tasks(64)
+    environment, tasks = uneven_environment() if method == "uneven" else toy.environment(), toy.tasks(64)
     common: dict[str, Any] = {"lora": LORA, "seed": seed}
     if method.startswith("grpo"):
         credit = method.removeprefix("grpo").strip("_") or "outcome"
@@ -219,6 +269,12 @@ def critic_alone(folder: Path, seed: int, steps: int) -> float:
     return statistics.fmean(metrics(folder / "critic", "critic/explained_variance_turn_2")[-5:])
 
 
+def uneven(folder: Path, seed: int, steps: int, frozen: bool) -> float:
+    """Train PPO where starts are uneven and return what the policy earns where the letter must be asked for."""
+    model = warmed_up(folder / "model", seed, ASKS, told=0.25)
+    return mean_reward(model, train("uneven", model, folder / "run", seed, steps, replace(CRITIC, frozen=frozen)), seed)
+
+
 def quietly(function: Any, *arguments: Any) -> Any:
     """Run without progress bars and logs on the terminal."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -227,7 +283,7 @@ def quietly(function: Any, *arguments: Any) -> Any:
 
 @dataclass(frozen=True)
 class Job:
-    """One experiment of one seed, small enough that jobs spread evenly over processes: a method, `critic` or `frozen`."""
+    """One experiment of one seed, small enough that jobs spread evenly over processes: a method, or one with PPO's critic."""
 
     what: str
     seed: int
@@ -248,11 +304,10 @@ def work(job: Job) -> dict[str, Any]:
     """Do one experiment and return its figures."""
     if job.what == "critic":
         return {"explained": quietly(critic_alone, job.base, job.seed, job.steps)}
+    if job.what.startswith("uneven"):
+        return {"end": quietly(uneven, job.base / job.what, job.seed, job.steps, job.what == "uneven_frozen")}
     began = time.perf_counter()
-    if job.what == "frozen":
-        adapter = quietly(train, "ppo", job.model, job.base / job.what, job.seed, job.steps, replace(CRITIC, frozen=True))
-    else:
-        adapter = quietly(train, job.what, job.model, job.base / job.what, job.seed, job.steps)
+    adapter = quietly(train, job.what, job.model, job.base / job.what, job.seed, job.steps)
     seconds = time.perf_counter() - began
     by_step = rewards_by_step(job.base / job.what)
     return {
@@ -274,7 +329,10 @@ def line_of(job: Job, start: float, result: dict[str, Any]) -> str:
     """Say in a line what an experiment found."""
     if job.what == "critic":
         return f"critic alone         seed {job.seed}: explains {result['explained']:.2f} of the variance at turn 2"
-    name = "ppo, frozen critic" if job.what == "frozen" else job.what
+    if job.what.startswith("uneven"):
+        critic = "stays as it is" if job.what == "uneven_frozen" else "learns"
+        return f"ppo, uneven starts   seed {job.seed}: R* {result['end']:.2f} with a critic that {critic}"
+    name = job.what
     reached = f"{GOAL} at step {result['goal']}" if result["goal"] else f"{GOAL} not reached"
     curve = " ".join(f"{value:.2f}" for value in result["curve"][::10])
     return f"{name:20} seed {job.seed}: R* {start:.2f} -> {result['end']:.2f} in {result['seconds']:.0f} s; {reached}; {curve}"
@@ -290,7 +348,7 @@ def figures_of(jobs: Sequence[Job], starts: dict[int, float], results: dict[Job,
         if job.what == "critic":
             continue
         ends.setdefault(job.what, []).append(result["end"])
-        if job.what == "frozen":
+        if job.what.startswith("uneven"):
             continue
         figures["methods"].setdefault(job.what, {})[str(job.seed)] = {
             "start": round(starts[job.seed], 3),
@@ -302,9 +360,9 @@ def figures_of(jobs: Sequence[Job], starts: dict[int, float], results: dict[Job,
     figures["steps_to_goal_median"] = {method: statistics.median(steps) for method, steps in goals.items()}
     if explained := [results[job]["explained"] for job in jobs if job.what == "critic"]:
         figures["ppo_explained_variance"] = round(statistics.median(explained), 3)
-    if "ppo" in ends and "frozen" in ends:
-        medians = {"critic": statistics.median(ends["ppo"]), "frozen_critic": statistics.median(ends["frozen"])}
-        figures["ppo_end_median"] = {name: round(median, 3) for name, median in medians.items()}
+    if "uneven" in ends and "uneven_frozen" in ends:
+        medians = {"critic": statistics.median(ends["uneven"]), "frozen_critic": statistics.median(ends["uneven_frozen"])}
+        figures["ppo_uneven_end_median"] = {name: round(median, 3) for name, median in medians.items()}
     return figures
 
 
@@ -323,8 +381,8 @@ def misses(figures: dict[str, Any]) -> list[str]:
             found.append(f"{method} needs {goals[method]} steps to {GOAL}, outcome credit {goals['grpo']}")
     if (explained := figures.get("ppo_explained_variance", 1.0)) < 0.5:
         found.append(f"the critic explains {explained} of the variance of returns at turn 2, less than half")
-    if (medians := figures.get("ppo_end_median")) and medians["critic"] < medians["frozen_critic"]:
-        found.append(f"PPO ends at {medians['critic']} with its critic and at {medians['frozen_critic']} with a frozen one")
+    if (ends := figures.get("ppo_uneven_end_median")) and ends["critic"] < ends["frozen_critic"]:
+        found.append(f"PPO ends at {ends['critic']} with a critic that learns and at {ends['frozen_critic']} with a frozen one")
     return found
 
 
