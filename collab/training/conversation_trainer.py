@@ -174,7 +174,7 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
                 "TRL sampled single replies of its own instead of taking the played conversations; this TRL does not fit, "
                 "install 'trl>=1.16,<1.17'"
             )
-        self._leave_out_failed(batch, episodes)
+        self._leave_out(batch, [episode.reward is None for episode in episodes])
         batch = self._learn_from(batch, episodes, mode)
         self._record_stats(mode, time.perf_counter() - played)
         if mode == "train":
@@ -213,10 +213,9 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         wanted = -(-max(most, 1) // multiple) * multiple
         return episodes + [Episode("", index, []) for index in range(wanted - len(episodes))]
 
-    def _leave_out_failed(self, batch: Batch, episodes: Sequence[Episode]) -> None:
-        """Mask the rows that have no reward, so that they count neither in the loss, nor in its KL, nor in its normaliser."""
-        kept = torch.tensor([episode.reward is not None for episode in episodes], device=batch["tool_mask"].device)
-        batch["tool_mask"] = batch["tool_mask"] * kept[:, None]
+    def _leave_out(self, batch: Batch, left_out: Sequence[bool]) -> None:
+        """Mask rows, so that they count neither in the loss, nor in its KL, nor in its normaliser."""
+        batch["tool_mask"] = batch["tool_mask"] * ~torch.tensor(left_out, device=batch["tool_mask"].device)[:, None]
         tokens = (batch["completion_mask"] * batch["tool_mask"]).sum()
         batch["num_items_in_batch"] = self.accelerator.gather(tokens).sum()
 

@@ -20,6 +20,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 _EPSILON = 1e-4
+_ZERO = 1e-6  # rounding of a mean, over a spread of _EPSILON, stays far below it
 """Added to what is divided by, as TRL does."""
 
 
@@ -113,6 +114,19 @@ def mr_difference_advantages(episodes: Sequence[TurnValues], scale: str) -> Adva
 def turn_advantages(episodes: Sequence[TurnValues], credit: str, scale: str) -> Advantages:
     """Return the advantages of every policy turn under a kind of credit."""
     return mr_difference_advantages(episodes, scale) if credit == "mr_difference" else outcome_advantages(episodes, scale)
+
+
+def without_dead_groups(episodes: Sequence[TurnValues], advantages: Advantages) -> Advantages:
+    """Leave out the episodes of groups in which every advantage is 0 (DAPO, arXiv 2503.14476, section 3.2).
+
+    They move nothing, but a loss that is a mean over tokens counts theirs, so that the other groups would move less.
+    """
+    alive = {
+        episode.group
+        for episode, turns in zip(episodes, advantages, strict=True)
+        if turns is not None and any(abs(value) > _ZERO for value in turns)
+    }
+    return [turns if episode.group in alive else None for episode, turns in zip(episodes, advantages, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

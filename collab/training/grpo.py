@@ -73,4 +73,6 @@ def build_trainer(run: OnlineRun, settings: GRPOSettings) -> GroupTrainer:
         continue_from=settings.continue_from,
         softmax_temperature=settings.softmax_temperature,
     )
-    return GroupTrainer(source, credit=settings.credit, args=arguments, **run.common())
+    return GroupTrainer(
+        source, credit=settings.credit, drop_dead_groups=settings.drop_dead_groups, args=arguments, **run.common()
+    )

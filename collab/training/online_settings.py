@@ -111,8 +111,9 @@ class GRPOSettings:
     them, the best or (`continue_from` softmax) one drawn with probability ~ exp(MR / `softmax_temperature`).
 
     `variant` names one of the published losses (`grpo`, `dr_grpo`, `dapo`, `gspo`); `trl` overrides it with any arguments of
-    TRL's GRPOConfig. `kl_beta` above 0 keeps the policy near where it started. A rollout feeds `updates_per_rollout` optimizer
-    steps, each batch of which is used `iterations` times.
+    TRL's GRPOConfig. `drop_dead_groups` leaves groups whose rewards are all equal out of the loss altogether, as DAPO does: they
+    have no advantage, but their tokens would count in its mean. `kl_beta` above 0 keeps the policy near where it started. A
+    rollout feeds `updates_per_rollout` optimizer steps, each batch of which is used `iterations` times.
     """
 
     rollout: RolloutSettings = field(default_factory=RolloutSettings)
@@ -121,6 +122,7 @@ class GRPOSettings:
     continue_from: str = "best"
     softmax_temperature: float = 0.1
     variant: str = "dapo"
+    drop_dead_groups: bool = True
     kl_beta: float = 0.0
     updates_per_rollout: int = 1
     iterations: int = 1

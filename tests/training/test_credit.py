@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collab.training.credit import TurnValues, count_groups, mr_difference_advantages, mr_differences, outcome_advantages
+from collab.training.credit import (
+    TurnValues,
+    count_groups,
+    mr_difference_advantages,
+    mr_differences,
+    outcome_advantages,
+    turn_advantages,
+    without_dead_groups,
+)
 
 worth = st.floats(-2, 2, allow_nan=False).map(lambda value: round(value, 3))
 maybe = st.none() | worth
@@ -96,3 +104,15 @@ def test_groups_are_counted() -> None:
     ]
     counts = count_groups(batch)
     assert (counts.groups, counts.dead, counts.failed) == (4, 2, 1)
+
+
+@pytest.mark.parametrize("credit", ["outcome", "mr_difference"])
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_groups_that_teach_nothing_are_left_out_and_no_others(credit: str, scale: str) -> None:
+    """Rewards of 0.1, as their mean is not exactly 0.1."""
+    batch = [TurnValues("dead", (0.1, 0.1))] * 3 + [TurnValues("alive", (0.5, 0.0)), TurnValues("alive", (0.5, 1.0))]
+    batch += [TurnValues("alive", (None,)), TurnValues("failed", (None,))]
+    advantages = turn_advantages(batch, credit, scale)
+    kept = without_dead_groups(batch, advantages)
+    assert kept[:3] == [None, None, None] and kept[3:] == advantages[3:]
+    assert kept[3] and kept[4] and kept[5:] == [None, None]

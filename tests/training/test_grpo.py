@@ -66,7 +66,7 @@ def test_loss_is_a_manual_masked_loss(variant: str, tiny: str, folder: Path) -> 
 
 def test_trained_tokens_are_exactly_the_policys(tiny: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, lambda prompt, seed: "A" if "It is" in prompt else "Which?" if seed % 2 else "Hm...")
-    trainer = trainer_of(folder, tiny, run={"environment": toy.environment(), "tasks": toy.tasks(2)})
+    trainer = trainer_of(folder, tiny, run={"environment": toy.environment(), "tasks": toy.tasks(2)}, drop_dead_groups=False)
     seen = spy_on_loss(trainer)
     run(trainer)
     tokenizer = trainer.processing_class
@@ -87,7 +87,8 @@ def test_the_stop_token_is_trained_and_padding_with_it_is_harmless(
     scripted(monkeypatch, lambda prompt, seed: "A" if "It is" in prompt else "?" * (1 + seed % 3))
     losses = {}
     for name, model in (("own padding", tiny), ("stop token", padded_with_stop)):
-        trainer = trainer_of(folder / name, model, run={"environment": toy.environment(), "tasks": toy.tasks(2)})
+        settings = {"environment": toy.environment(), "tasks": toy.tasks(2)}
+        trainer = trainer_of(folder / name, model, run=settings, drop_dead_groups=False)
         seen = spy_on_loss(trainer)
         run(trainer)
         ((inputs, _, _),) = seen
@@ -149,6 +150,25 @@ def test_missing_and_nan_rewards_drop_the_sample(tiny: str, folder: Path) -> Non
     assert inputs["num_items_in_batch"] == trained.sum()
     (line,) = logged(folder)
     assert (line["rollout/dropped"], line["rollout/failed_groups"]) == (4, 1)
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_groups_with_equal_rewards_are_out_of_the_loss_and_its_mean(drop: bool, tiny: str, folder: Path) -> None:
+    class Flat(toy.ReplyBytes):
+        async def score(self, conversation: Any, task: Any) -> float:
+            return 0.1 if task.reference == "A" else await super().score(conversation, task)
+
+    run_settings = {"environment": toy.environment(component=Flat()), "tasks": toy.tasks(2)}
+    whole = {"mask_truncated_completions": False}
+    trainer = trainer_of(folder, tiny, variant="dapo", trl=whole, run=run_settings, drop_dead_groups=drop)
+    seen = spy_on_loss(trainer)
+    run(trainer)
+    ((inputs, _, _),) = seen
+    trained = (inputs["completion_mask"] * inputs["tool_mask"]).sum(1)  # TRL has shuffled the rows
+    assert (trained > 0).sum() == (4 if drop else 8) and (inputs["advantages"].abs().sum(1) > 1e-3).sum() == 4
+    assert inputs["num_items_in_batch"] == trained.sum()
+    (line,) = logged(folder)
+    assert (line["rollout/dropped"], line["rollout/dead_groups"]) == (0, 1)
 
 
 def test_a_step_in_which_everything_failed_leaves_the_weights_alone(
