@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from collab.tasks.loading import LoadedTasks, load_tasks
 from simulators.budget import Budget, BudgetedChatModel, Price
 from simulators.chat_models.protocol import ChatModel, SamplingSettings
 from simulators.chat_models.recorded import RecordedModel
-from simulators.errors import ConfigurationError
+from simulators.errors import ConfigurationError, did_you_mean
 from simulators.journal import Journal, JournaledChatModel
 from simulators.policy import Policy
 from simulators.users.role_play import RolePlayOptions
@@ -224,6 +225,22 @@ def _policy_tokens(config: Any, models: Models) -> Callable[[str], int]:
         raise ConfigurationError(
             f"tokens of a served model are counted here: set policy.tokenizer to its folder or Hub id ({error})"
         ) from None
+
+
+def overridden(base: Any, entry: Any, where: str, kind: type) -> Any:
+    """Return a group's configuration with the keys of an entry.
+
+    Raises:
+        ConfigurationError: for a key that the group does not have (it names the nearest one), or a value of the wrong type.
+    """
+    known = [each.name for each in fields(kind)]
+    for key in entry:
+        if key not in known:
+            raise ConfigurationError(f"{where}.{key}: there is no such key{did_you_mean(str(key), known)}")
+    try:
+        return OmegaConf.merge(base, entry)
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(f"{where}: {str(error).splitlines()[0]}") from None
 
 
 def domain(config: Any) -> Domain:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from collab.data.builder import CandidateSource, DatasetBuilder
 from collab.data.critical_path import critical_path_s
@@ -32,6 +31,7 @@ from collab.tasks.task import Task
 from recipes import assembly, shards
 from recipes.assembly import as_object, plain
 from recipes.datasets import licence, write_datasets
+from recipes.group_schema import PolicyConfig
 from recipes.launch import launch
 from recipes.progress import Watch
 from recipes.run_folder import RunFolder
@@ -168,10 +168,7 @@ def _sources(
         raise ConfigurationError(f"candidates.{name}.count is {entry.count}; it must not be negative")
     own = config.policy
     if entry.policy:
-        try:
-            own = OmegaConf.merge(config.policy, entry.policy)
-        except OmegaConfBaseException as error:
-            raise ConfigurationError(f"candidates.{name}.policy: {str(error).splitlines()[0]}") from None
+        own = assembly.overridden(config.policy, entry.policy, f"candidates.{name}.policy", PolicyConfig)
         policy = assembly.policy(own, models, environment)
     settings = {**plain(own.sampling), "include_stop": entry.include_stop or own.sampling.include_stop}
     for key in ("temperature", "max_tokens", "stop"):

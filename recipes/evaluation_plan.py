@@ -8,16 +8,13 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from collab.evaluation.comparison import Cell
 from collab.evaluation.page import write_whole
-from recipes.assembly import plain
+from recipes.assembly import overridden, plain
 from recipes.group_schema import PolicyConfig, UserConfig
 from recipes.run_folder import refuse_other
 from simulators.budget import Price
@@ -161,7 +158,7 @@ def _environments(config: Any) -> dict[str, Any]:
 
 def _users(config: Any) -> dict[str, Any]:
     """Return the user of each entry."""
-    return {str(name): _overridden(config.user, entry, f"users.{name}", UserConfig) for name, entry in config.users.items()} or {
+    return {str(name): overridden(config.user, entry, f"users.{name}", UserConfig) for name, entry in config.users.items()} or {
         "": config.user
     }
 
@@ -170,7 +167,7 @@ def _policies(config: Any, users: Sequence[str]) -> dict[str, Any]:
     """Return the policy of each entry: the configured one, with what the entry says otherwise."""
     found = {}
     for name, entry in config.policies.items():
-        own = _overridden(config.policy, entry.policy, f"policies.{name}.policy", PolicyConfig)
+        own = overridden(config.policy, entry.policy, f"policies.{name}.policy", PolicyConfig)
         if entry.prompt is not None:
             own.prompt = entry.prompt
         if entry.adapter is not None:
@@ -183,22 +180,6 @@ def _policies(config: Any, users: Sequence[str]) -> dict[str, Any]:
             )
         found[str(name)] = own
     return found
-
-
-def _overridden(base: Any, entry: Any, where: str, kind: type) -> Any:
-    """Return a group's configuration with the keys of an entry.
-
-    Raises:
-        ConfigurationError: for a key that the group does not have (it names the nearest one), or a value of the wrong type.
-    """
-    known = [each.name for each in fields(kind)]
-    for key in entry:
-        if key not in known:
-            raise ConfigurationError(f"{where}.{key}: there is no such key{did_you_mean(str(key), known)}")
-    try:
-        return OmegaConf.merge(base, entry)
-    except OmegaConfBaseException as error:
-        raise ConfigurationError(f"{where}: {str(error).splitlines()[0]}") from None
 
 
 def _success_at(config: Any, environment: str) -> float:

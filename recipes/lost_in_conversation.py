@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AbstractContextManager, nullcontext
-from importlib.resources import as_file, files
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from collab.evaluation.paper_tables import lost_in_conversation as paper_table
 from collab.evaluation.plots import reliability_boxes
 from collab.evaluation.report import Report
 from collab.evaluation.statistics import Reliability
-from collab.tasks.loading import BUNDLED
+from collab.tasks.loading import BUNDLED, bundled_file
 from recipes import assembly
 from recipes.launch import launch
 from recipes.progress import bar
@@ -40,7 +39,8 @@ def run(config: Any) -> SimulationResults:
     if unknown:
         raise ConfigurationError(f"unknown simulation {unknown[0]!r}; known are {', '.join(Simulation)}")
     folder = RunFolder(config)
-    with instructions_file(config.instructions) as path:
+    bundled = config.instructions == BUNDLED
+    with bundled_file("lost_in_conversation") if bundled else nullcontext(Path(config.instructions)) as path:
         loaded = load_instructions(path, config.split, strict=config.on_bad_record == "refuse")
     instructions = one_cut_a_problem(loaded.instructions)[: config.limit]
     results = asyncio.run(_simulate(config, instructions, folder.path))
@@ -57,13 +57,6 @@ def run(config: Any) -> SimulationResults:
     print(f"\nreport: {report.write(folder.path)}\nconversations: collab view {folder.path}\n")
     print(json.dumps({"conversations": len(results.rows), "failures": results.failures()}))
     return results
-
-
-def instructions_file(instructions: str) -> AbstractContextManager[Path]:
-    """Return the file that a configuration names; `bundled` are a few problems of our own, for trying things out."""
-    if instructions == BUNDLED:
-        return as_file(files("collab.tasks") / "bundled" / "lost_in_conversation.jsonl")
-    return nullcontext(Path(instructions))
 
 
 def add_paper_table(report: Report, results: SimulationResults) -> None:

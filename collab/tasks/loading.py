@@ -13,7 +13,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -106,16 +106,24 @@ def _records(source: str, domain: Domain, split: str) -> _Records:
     if source == BUNDLED and domain.bundled is None:
         raise ConfigurationError(f"environment {domain.name} has no bundled tasks; set tasks=FILE or tasks=HUB_ID")
     if source == BUNDLED or source.startswith(f"{BUNDLED}:"):
-        folder = resources.files("collab.tasks") / "bundled"
-        name = domain.bundled if source == BUNDLED else f"{source.removeprefix(f'{BUNDLED}:')}.jsonl"
-        known = sorted(each.name for each in folder.iterdir() if each.name.endswith(".jsonl"))
-        if name not in known:
-            names = [each.removesuffix(".jsonl") for each in known]
-            raise ConfigurationError(f"there are no bundled tasks {source!r}; known are {', '.join(names)}")
-        with resources.as_file(folder / name) as path:
+        name = str(domain.bundled).removesuffix(".jsonl") if source == BUNDLED else source.removeprefix(f"{BUNDLED}:")
+        with bundled_file(name) as path:
             yield from _json_lines(path)
         return
     yield from read_records(source, split)
+
+
+def bundled_file(name: str) -> AbstractContextManager[Path]:
+    """Return the file with the bundled tasks of a name.
+
+    Raises:
+        ConfigurationError: there are none; the text names those that there are.
+    """
+    folder = resources.files("collab.tasks") / "bundled"
+    known = sorted(each.name.removesuffix(".jsonl") for each in folder.iterdir() if each.name.endswith(".jsonl"))
+    if name not in known:
+        raise ConfigurationError(f"there are no bundled tasks {f'{BUNDLED}:{name}'!r}; known are {', '.join(known)}")
+    return resources.as_file(folder / f"{name}.jsonl")
 
 
 def read_records(source: str, split: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -162,14 +162,15 @@ class EpisodePlayer:
         episode = self._begin(start, opening, sample)
         if opening.outcome is not None:
             return episode
+        start = replace(start, task=opening.task)
         seeds = self._seeds(start, round_name, sample)
         estimates: list[asyncio.Task[MREstimate]] = []
         try:
-            async for conversation in self._turns(opening.task, episode, seeds):
+            async for conversation in self._turns(start.task, episode, seeds):
                 if turn_worths:
-                    estimate = self._mr(opening.task, round_name).estimate(conversation, opening.task, sample)
+                    estimate = self._mr(start.task, round_name).estimate(conversation, start.task, sample)
                     estimates.append(asyncio.create_task(estimate))
-            await self._score(opening.task, episode, round_name)
+            await self._score(start.task, episode, round_name)
             for turn, task in zip(episode.turns, estimates, strict=False):
                 turn.mr = _real((await task).mean)
         finally:
@@ -234,14 +235,15 @@ class EpisodePlayer:
         trunk = self._begin(start, opening, 0)
         if opening.outcome is not None:
             return [self._begin(start, opening, index) for index in range(size)]
+        start = replace(start, task=opening.task)
         asked = sum(message["role"] == "user" for message in trunk.messages)
         for turn in range(asked, asked + self._turns_left(trunk)):
-            group, estimates = await self._branches(start, opening.task, trunk, round_name, turn, size)
+            group, estimates = await self._branches(start, trunk, round_name, turn, size)
             rows += group
             chosen = self._choose(group, derive_seed(self.seed, round_name, start.id, turn, "branch"))
             if chosen is None or group[chosen].outcome is Outcome.POLICY_ERROR:
                 break
-            text = await self._next_user_text(start, opening.task, group[chosen], estimates[chosen], round_name, turn)
+            text = await self._next_user_text(start, group[chosen], estimates[chosen], round_name, turn)
             if text is None:
                 break
             ids = group[chosen].completion_ids
@@ -252,7 +254,7 @@ class EpisodePlayer:
         return rows
 
     async def _branches(
-        self, start: EpisodeStart, task: Task, trunk: Episode, round_name: str, turn: int, size: int
+        self, start: EpisodeStart, trunk: Episode, round_name: str, turn: int, size: int
     ) -> tuple[list[Episode], list[MREstimate | None]]:
         """Sample `size` replies to the trunk and estimate the MR of each, all at once."""
         group = [
@@ -261,7 +263,7 @@ class EpisodePlayer:
         ]
         for row in group:
             row.completion_ids, row.policy_mask, row.logprobs, row.turns = [], [], [], []
-        reward = self._mr(task, round_name)
+        reward = self._mr(start.task, round_name)
 
         async def estimate(row: Episode) -> MREstimate | None:
             try:
@@ -273,7 +275,7 @@ class EpisodePlayer:
                 row.outcome, row.error = Outcome.INFRA_ERROR, str(error)
                 return None
             row.append_reply(reply)
-            estimated = await reward.estimate(row.conversation, task, row.sample)
+            estimated = await reward.estimate(row.conversation, start.task, row.sample)
             row.reward, row.components = _real(estimated.mean), estimated.components
             row.outcome, row.error = _branch_outcome(reply, estimated)
             return estimated
@@ -292,13 +294,13 @@ class EpisodePlayer:
         return random.Random(seed).choices([index for _, index in scored], weights)[0]
 
     async def _next_user_text(
-        self, start: EpisodeStart, task: Task, chosen: Episode, estimate: MREstimate | None, round_name: str, turn: int
+        self, start: EpisodeStart, chosen: Episode, estimate: MREstimate | None, round_name: str, turn: int
     ) -> str | None:
         """Return what the user says after the chosen reply, None when the conversation ends there."""
         if self.settings.window_turns == 0:
             seeds = self._seeds(start, round_name, 0)
             try:
-                said = await self.environment.user_for(task).next_turn(chosen.conversation, seeds("user", turn + 1))
+                said = await self.environment.user_for(start.task).next_turn(chosen.conversation, seeds("user", turn + 1))
             except (SimulatorError, ChatModelError):
                 return None
             return None if said.ends or not said.text.strip() else said.text

@@ -332,10 +332,11 @@ def line_of(job: Job, start: float, result: dict[str, Any]) -> str:
     if job.what.startswith("uneven"):
         critic = "stays as it is" if job.what == "uneven_frozen" else "learns"
         return f"ppo, uneven starts   seed {job.seed}: R* {result['end']:.2f} with a critic that {critic}"
-    name = job.what
     reached = f"{GOAL} at step {result['goal']}" if result["goal"] else f"{GOAL} not reached"
     curve = " ".join(f"{value:.2f}" for value in result["curve"][::10])
-    return f"{name:20} seed {job.seed}: R* {start:.2f} -> {result['end']:.2f} in {result['seconds']:.0f} s; {reached}; {curve}"
+    return (
+        f"{job.what:20} seed {job.seed}: R* {start:.2f} -> {result['end']:.2f} in {result['seconds']:.0f} s; {reached}; {curve}"
+    )
 
 
 def figures_of(jobs: Sequence[Job], starts: dict[int, float], results: dict[Job, dict[str, Any]]) -> dict[str, Any]:

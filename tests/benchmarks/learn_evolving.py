@@ -19,14 +19,12 @@ import asyncio
 import contextlib
 import io
 import json
-import logging
 import os
 import random
 import statistics
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -52,6 +50,7 @@ from collab.training.grpo import train_grpo
 from collab.training.lora import LoraSettings
 from collab.training.online_settings import GRPOSettings, RolloutSettings
 from collab.training.settings import OptimizationSettings
+from tests.benchmarks.learn import start_process
 from tests.training.tiny_models import tiny_model, tiny_tokenizer
 
 NUMBERS = range(1, 5)
@@ -250,13 +249,6 @@ def work(job: tuple[int, int]) -> tuple[int, dict[str, Any]]:
         seconds = time.perf_counter() - began
         row |= {"evolve_end": solved(model, adapter, TURNS, seed), "single_end": solved(model, adapter, 1, seed)}
     return seed, {name: round(value, 3) for name, value in row.items()} | {"steps": steps, "seconds": round(seconds, 1)}
-
-
-def start_process() -> None:
-    """Set up a process that works on jobs; one thread, as models this small are slower with more."""
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
 
 
 def main() -> None:

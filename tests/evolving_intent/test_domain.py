@@ -11,7 +11,7 @@ from collab.environments.evolving_intent.answers import TurnTarget
 from collab.environments.evolving_intent.arms import ARMS, EVOLVE, SINGLE, arm_shapes
 from collab.environments.evolving_intent.conversion import Rejected, conversion_from_record
 from collab.environments.evolving_intent.gsm8k.builder import convert_record
-from collab.environments.evolving_intent.gsm8k.domain import NumberVerifier, domain, in_test_split
+from collab.environments.evolving_intent.gsm8k.domain import NumberVerifier, domain
 from collab.environments.evolving_intent.reader import Reader
 from collab.environments.evolving_intent.rewards import FinalTurn
 from collab.environments.evolving_intent.tracking import Verdict, track, tracking_figures
@@ -21,6 +21,7 @@ from collab.evaluation.evolving_arms import arms_table, evolving_result, solved,
 from collab.evaluation.paper_tables import evolving_intent
 from collab.evaluation.run import evaluated_conversations, evaluated_tree
 from collab.rewards.accuracy import MathAccuracy
+from collab.tasks.held_out import in_gsm8k_test
 from collab.tasks.task import Task
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.conversation import Message, Outcome
@@ -281,4 +282,4 @@ def convertible(record):
 
 
 def test_other_problems_may_be_trained_on():
-    assert [in_test_split(task) for task in tasks_of(turns=4)] == [None, None, None]
+    assert [in_gsm8k_test(task) for task in tasks_of(turns=4)] == [None, None, None]

@@ -6,7 +6,8 @@ import pytest
 
 from collab.environments.domain import BadRecord
 from collab.environments.lost_in_conversation.loading import load_instructions, one_cut_a_problem
-from collab.environments.lost_in_conversation.schema import Split, TaskKind, fingerprint, instruction_from_record
+from collab.environments.lost_in_conversation.schema import Split, TaskKind, instruction_from_record
+from collab.tasks.held_out import fingerprint
 from simulators.errors import ConfigurationError
 from tests.lost_in_conversation.records import ACTIONS, CODE, OF_EACH_TASK, SUMMARY, math_instruction, math_record, shards
 

@@ -7,7 +7,8 @@ import pytest
 from collab.environments.lost_in_conversation.domain import domain
 from collab.environments.lost_in_conversation.loading import load_instructions
 from collab.environments.lost_in_conversation.schema import Split, instruction_from_record
-from collab.environments.lost_in_conversation.splits import check_disjoint, check_may_train, gsm8k_test_fingerprints
+from collab.environments.lost_in_conversation.splits import check_disjoint, check_may_train
+from collab.tasks.held_out import gsm8k_test_fingerprints
 from simulators.errors import ConfigurationError
 from tests.lost_in_conversation.records import CODE, math_instruction, math_record
 

@@ -16,8 +16,9 @@ def test_problems_of_the_test_split_are_refused_whatever_their_file_and_id(
     mixed = tmp_path / "train.jsonl"
     hidden = [{"id": f"mine-{number}", **record} for number, record in enumerate(records[:60])]
     mixed.write_text("".join(json.dumps(record) + "\n" for record in (*PROBLEMS, *hidden)))
-    for method in ("grpo", "online-dpo", "ppo"):
-        ended = collab("train", method, "environment=evolving_gsm8k", f"tasks={mixed}", f"output_dir={tmp_path / method}")
+    environments = {"grpo": "evolving_gsm8k", "online-dpo": "math_chat", "ppo": "evolving_gsm8k"}
+    for method, name in environments.items():
+        ended = collab("train", method, f"environment={name}", f"tasks={mixed}", f"output_dir={tmp_path / method}")
         assert ended.status == 1 and "belongs to the test split of GSM8K; train on other tasks" in ended.sentence
         assert "task mine-" in ended.sentence and not list((tmp_path / method).glob("*/adapter*"))
 

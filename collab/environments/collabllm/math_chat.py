@@ -20,6 +20,7 @@ from collab.rewards.accuracy import gold_answer
 from collab.rewards.conversation_reward import ConversationReward
 from collab.rewards.extraction import last_boxed
 from collab.rewards.judge import accuracy_judge
+from collab.tasks.held_out import in_gsm8k_test
 from collab.tasks.task import Task
 from simulators.errors import ConfigurationError
 from simulators.questions import asks
@@ -139,6 +140,7 @@ def domain(level: int | None = None, accuracy: str = "rules", reward: str = "pap
         make_reward=make_reward,
         bundled="math_chat.jsonl",
         selects=selects,
+        held_out=in_gsm8k_test,
         max_turns=8,
         licences=LICENCES,
         base_prompt="You are a helpful assistant. Solve the user's mathematics problems.",

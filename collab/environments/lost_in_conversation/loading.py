@@ -7,7 +7,7 @@ One bad record does not spoil a file silently, nor stop it: it is reported with 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class LoadedFile:
 
 
 def load_instructions(path: Path, split: Split | str, *, strict: bool = True) -> LoadedFile:
-    """Read all instructions of a file.
+    """Read all instructions of a file; where records have a field `split`, those of train or of test.
 
     In a training file a problem may be cut in several ways; exact repeats of a cut are loaded once and counted. The published
     evaluation problems are refused for training (`splits`).
@@ -46,10 +46,13 @@ def load_instructions(path: Path, split: Split | str, *, strict: bool = True) ->
         BadRecord: with `strict`, at the first bad record; the text says where it stands.
     """
     split = Split(split)
+    own = "train" if split is Split.TRAIN else "test"
     instructions: dict[str, Instruction] = {}
     problems: list[str] = []
     rows = repeats = 0
     for where, record in _records(path):
+        if isinstance(record, Mapping) and record.get("split", own) != own:
+            continue
         rows += 1
         try:
             if isinstance(record, BadRecord):

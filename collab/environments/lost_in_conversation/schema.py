@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,6 +18,7 @@ from typing import Any
 
 from collab.environments.domain import BadRecord
 from collab.environments.lost_in_conversation import wording
+from collab.tasks.held_out import fingerprint
 
 
 class TaskKind(StrEnum):
@@ -142,11 +142,6 @@ def instruction_from_record(record: Mapping[str, Any], split: Split, default_id:
         context=context,
         fingerprint=fingerprint(_problem_text(kind, record)),
     )
-
-
-def fingerprint(text: str) -> str:
-    """Return 16 hex digits that are equal for the same problem however it is spaced, cased or punctuated."""
-    return _digest(" ".join(re.findall(r"\w+", text.casefold())))
 
 
 def _digest(text: str) -> str:

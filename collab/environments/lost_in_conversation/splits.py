@@ -6,17 +6,16 @@ gates, each sufficient for what it covers:
 
 1. An instruction's split is part of its id, so no id can belong to both.
 2. A problem that is known to be an evaluation problem cannot be loaded for training: GSM8K test questions by fingerprint
-   (`gsm8k_test_fingerprints.txt`, hashes only), the other tasks by the prefix of their published ids.
+   (`collab.tasks.held_out`, hashes only), the other tasks by the prefix of their published ids.
 3. `check_disjoint` compares whole collections by fingerprint, whatever their origin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
-from importlib.resources import files
 
 from collab.environments.lost_in_conversation.schema import Instruction, Split, TaskKind
+from collab.tasks.held_out import gsm8k_test_fingerprints
 from simulators.errors import ConfigurationError
 
 EVALUATION_PREFIXES: dict[TaskKind, tuple[str, ...]] = {
@@ -26,13 +25,6 @@ EVALUATION_PREFIXES: dict[TaskKind, tuple[str, ...]] = {
     TaskKind.DATA2TEXT: ("sharded-totto_",),
     TaskKind.SUMMARY: ("sharded-summary_",),
 }
-
-
-@cache
-def gsm8k_test_fingerprints() -> frozenset[str]:
-    """The fingerprints of all 1,319 GSM8K test questions."""
-    text = files(__package__).joinpath("gsm8k_test_fingerprints.txt").read_text("utf-8")
-    return frozenset(line for line in text.split() if not line.startswith("#"))
 
 
 def is_known_evaluation_problem(instruction: Instruction) -> bool:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from collab.environments.evolving_intent.gsm8k.builder import convert_record
 from collab.environments.evolving_intent.intent_domain import IntentDomain, domain_factory
 from collab.environments.evolving_intent.rendering import MATH
-from collab.environments.lost_in_conversation.schema import fingerprint
-from collab.environments.lost_in_conversation.splits import gsm8k_test_fingerprints
 from collab.rewards.accuracy import MathAccuracy, compare
 from collab.rewards.extraction import answer
+from collab.tasks.held_out import in_gsm8k_test
 from collab.tasks.task import Task
 
 
@@ -29,11 +28,6 @@ class NumberVerifier:
         return found is not None and any(character.isdigit() for character in found)
 
 
-def in_test_split(task: Task) -> str | None:
-    """Name GSM8K's test split where a task is one of its problems, whatever file it comes from and whatever its id."""
-    return "the test split of GSM8K" if fingerprint(task.goal) in gsm8k_test_fingerprints() else None
-
-
 GSM8K = IntentDomain(
     name="evolving_gsm8k",
     summary="GSM8K whose user tells the problem bit by bit, corrects values and changes the question before the final one.",
@@ -41,7 +35,7 @@ GSM8K = IntentDomain(
     convert=convert_record,
     verifier=MathAccuracy,
     reply_verifier=NumberVerifier,
-    held_out=in_test_split,
+    held_out=in_gsm8k_test,
 )
 
 
