@@ -165,7 +165,7 @@ def test_datasets_are_written_again_with_other_thresholds(collab: Collab, copied
         ("max_conversation_tokens=0", "max_tokens is 0"),
         ("forward_sampling.max_samples=2", "forward_sampling: max_futures is 2; it must be at least min_futures (3)"),
         ("candidates.plain.count=-1", "candidates.plain.count is -1"),
-        ("candidates.other.policy.modl=x", "candidates.other.policy: "),
+        ("candidates.other.policy.modl=x", "candidates.other.policy.modl: there is no such key (did you mean 'model'?)"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_before_anything_is_built(collab: Collab, override: str, part: str) -> None:
