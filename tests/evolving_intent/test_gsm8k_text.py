@@ -13,6 +13,7 @@ from collab.environments.evolving_intent.gsm8k.number_gap import mark_number
 from collab.environments.evolving_intent.gsm8k.people import people_of, points_at_one
 from collab.environments.evolving_intent.gsm8k.questions import question_from_line
 from collab.environments.evolving_intent.gsm8k.resemblance import alike, is_told, is_vague
+from collab.environments.evolving_intent.gsm8k.sound_questions import is_sound
 from collab.environments.evolving_intent.numbers import Kind, find_numbers, write_like
 from collab.environments.evolving_intent.sentences import as_sentence, same_words, split_sentences, tidy
 
@@ -183,6 +184,13 @@ PROBLEM = (
         ("Three cans of paint cost 3 * $2 = $<<3*2=6>>6.", "How much did the cans of paint cost?"),
         ("Tom has 3 + 4 = <<3+4=7>>7 old coins left because he sold some.", "How many old coins does Tom have left?"),
         ("In 3 days, Tom sold 3*4 = <<3*4=12>>12 coins.", "How many coins did Tom sell in that time?"),
+        ("Yesterday, Tom sold 3*4 = <<3*4=12>>12 coins.", "How many coins did Tom sell yesterday?"),
+        ("Last year the boys sold 3*4 = <<3*4=12>>12 coins.", "How many coins did the boys sell last year?"),
+        ("Friday Tom will sell 3*4 = <<3*4=12>>12 coins.", "How many coins will Tom sell on Friday?"),
+        (
+            "When Tom earns dollars, boys have 3*4 = <<3*4=12>>12 jars in all in total.",
+            "How many jars do boys have in total when Tom earns dollars?",
+        ),
     ],
 )  # fmt: skip
 def test_lines_become_the_questions_they_answer(line, question):
@@ -273,6 +281,59 @@ def test_what_is_told_is_not_asked_for_with_another_answer(question, answer, sta
 
 
 @pytest.mark.parametrize(
+    "question",
+    [
+        "How many socks are there in each pair of socks?",
+        "How many green marbles are there that are not striped?",
+        "How many loads does Greg do each day?",
+        "How much did each month of research cost?",
+        "How many litres did each of the girls get per day?",
+        "What is the difference between the number of red cars and blue cars?",
+        "How many pages did Ann read in the second week?",
+        "How many cats can Lia brush in an hour?",
+        "How many more green cards are there than red cards?",
+    ],
+)
+def test_questions_that_stand_on_their_own_are_sound(question):
+    assert is_sound(question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "How many cups did Ann fill",  # no question
+        "How many cups?",
+        "How many of the 3 cups did Ann fill?",  # a value
+        "How many cups did Ann get from that?",  # from what?
+        "How many minutes did Tom run the laps in in total?",
+        "How many pounds does Mia serve per feeding at each feeding?",
+        "How many hours does Kim work per week in a week?",
+        "How many minutes does Kim sleep in minutes?",
+        "How many teachers are there are on the court?",
+        "How many letters do half the letters have?",
+        "How much will the total cost of the phone cost Eve?",
+        "How many fish was Tom left with left?",
+        "What is twice as many flutes as Lea?",
+        "How old is Eve's age?",
+        "How much is the red car cheaper than the blue car?",
+        "How many apples do combined the children have?",
+        "How much money does every week the studio earn?",
+        "How much will while Eman pay in total?",
+        "How many people does every bus have a capacity of:?",
+        "What is the difference between the number of snails?",
+        "How many cents is the nickels?",
+        "How much money did Linus sold each phone for?",
+        "How many marbles was Ben dropped his marbles and left with?",
+        "How many weeks did it take to recover from it?",
+        "How many guests was the juice consumed by?",
+        "What is the net number of holes Nate fill in each day?",
+    ],
+)
+def test_broken_questions_are_not_sound(question):
+    assert not is_sound(question)
+
+
+@pytest.mark.parametrize(
     ("question", "problem", "expected"),
     [
         ("How many berries did Iris and his brother pick?", "Iris has a farm. Her brother helps her.", False),
@@ -303,6 +364,10 @@ def test_clauses_show_their_parts():
         "Tom", "has", "coins", "left", "After lunch", "still",
     )  # fmt: skip
     assert wanted_phrase("Then find how long she runs by adding: 3 + 4 = 7") == "how long she runs"
+    assert (
+        wanted_phrase("Find how much Eve makes from selling bread by adding: 3 + 4 = 7")
+        == "how much Eve makes from selling bread"
+    )
     assert without_count("the 20 families own") == "the families own"
     assert without_count("three pounds of beef cost") == "the beef cost"
     assert without_count("Tom owns") == "Tom owns"

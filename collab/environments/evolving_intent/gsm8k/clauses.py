@@ -48,6 +48,13 @@ _DAY = re.compile(
     r"(?=(?:he|she|they|it|[A-Z][a-z]+) )",
     re.IGNORECASE,
 )
+_WHEN = re.compile(
+    r"^(?P<when>(?:today|yesterday|tomorrow|tonight"
+    r"|(?:last|next|this) (?:night|morning|afternoon|evening|day|week|month|season|year)"
+    r"|(?P<weekday>(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day))),? "
+    r"(?=(?:he|she|they|it|there|the|his|her|their|(?-i:[A-Z][a-z]+)) )",
+    re.IGNORECASE,
+)
 _NAMES = re.compile(r"^(?:[A-Z][a-z]+, )+(?:and )?[A-Z][a-z]+ (?=[a-z])|^(?:[A-Z][a-z]+, )+and [a-z ]+$")
 _NEW_SUBJECT = re.compile(r"\s(?=(?:he|she|they|it|there|the (?:total|number)|[A-Z][a-z]+)\s)")
 _QUANTITY = re.compile(
@@ -58,7 +65,9 @@ _QUANTIFIERS = frozenset("about only another an a approximately around roughly e
 _FIND = re.compile(
     r"\b(?:find|calculate|determine|figure out|compute) (?:out )?(?=(?:the|his|her|their|its|how|[A-Z][a-z]+'s)\b)", re.IGNORECASE
 )
-_FOUND = re.compile(r"(?P<object>[^:,=$]{6,90}?)(?:,? (?:by|from) \w+ing\b[^:]*)?\s?(?::\s|, which is \d)")
+_FOUND = re.compile(
+    r"(?P<object>[^:,=$]{6,90}?)(?:,? (?:by \w+ing|from (?:add|subtract|multiply|divid)ing)\b[^:]*)?\s?(?::\s|, which is \d)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +165,9 @@ def _last_clause(before: str) -> tuple[str | None, str]:
             f"{'on' if day.group('unit') in ('day', 'night') else 'in'} {day.group('day').lower()}",
             before[day.end() :],
         )
+    elif when := _WHEN.match(before):
+        setting = f"on {when.group('when')}" if when.group("weekday") else when.group("when").lower()
+        before = before[when.end() :]
     elif _SETTING.match(before):
         parts = before.split(",", 1) if "," in before else _NEW_SUBJECT.split(before, maxsplit=1)
         if len(parts) == 2 and (len(parts[0].split()) > 1 or parts[0].lower() in {"together", "altogether", "combined"}):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from collab.environments.evolving_intent.gsm8k.calculator import Calculation
 from collab.environments.evolving_intent.gsm8k.clauses import Clause, read_clause, wanted_phrase
-from collab.environments.evolving_intent.gsm8k.counts import holds_values
 from collab.environments.evolving_intent.gsm8k.english import (
     BE,
     CALENDAR,
@@ -28,6 +27,7 @@ from collab.environments.evolving_intent.gsm8k.english import (
 )
 from collab.environments.evolving_intent.gsm8k.people import points_at_one, with_names
 from collab.environments.evolving_intent.gsm8k.resemblance import alike, is_told, is_vague
+from collab.environments.evolving_intent.gsm8k.sound_questions import is_sound
 from collab.environments.evolving_intent.sentences import capitalise, tidy
 
 _SIZES = ("old", "tall", "long", "wide", "deep", "high", "far", "thick")
@@ -37,7 +37,6 @@ _EMPTY_VERBS = frozenset({"mean", "equal", "total", "amount", "go", "come", "bec
 _NEEDS_OBJECT = frozenset({"pay", "charge", "give", "put", "add", "use", "receive", "get", "make", "take"})
 """Verbs of money that ask "for what?" when nothing follows."""
 _MONEY_VERBS = frozenset({"spend", "earn", "pay", "cost", "charge", "owe"})
-_MAX_WORDS = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def step_questions(problem: str, solution: str, calculation: Calculation) -> lis
             asked = ""  # the question of a later step, or of a whole of which the step gives the difference
         # the step's own sentence first: the socratic questions were written apart from it and miss it now and then
         found = (question_from_line(statement, problem, "\n".join(lines[:line_number])), asked.strip())
-        text = next((text for text in found if text and _is_sound(text) and points_at_one(text, problem)), None)
+        text = next((text for text in found if text and is_sound(text) and points_at_one(text, problem)), None)
         if (
             text
             and not is_vague(text, lines)
@@ -77,30 +76,6 @@ def _compares(asked: str, statement: str) -> bool:
     """False where a step says how many more, and its written question asks how many."""
     more = r"\b(?:more|less|fewer|longer|older|younger|taller|shorter|faster|further)\b"
     return not re.search(more, statement.rpartition(">>")[2]) or re.search(more, asked) is not None
-
-
-def _is_sound(text: str) -> bool:
-    """A question of its own: no values, not too long, nothing that points at a line the user never saw, and not too bare."""
-    fits = text.endswith("?") and 3 < len(text.split()) <= _MAX_WORDS
-    repeats = re.search(r"\b([A-Z][a-z]+)\b[^']* \1\b|\b([a-z]{3,}) (?:to )?\2\b", text)  # "did they cook to cook", "for for"
-    return fits and not repeats and not holds_values(text) and not _POINTS.search(text) and not _BARE.match(text)
-
-
-_POINTS = re.compile(
-    r"\b(?:for|of|on|with) it\?$|\bfor them\b|\bby adding\b|\b(?:has|have|had|do|does|did|will|would|can) (?:across|during|over) "
-    r"|\beach\b.* each\?$|^How many [a-z]+ing (?:do|does|did)\b"
-    r"|\b(?:that|this|these|those) (?!is|are|was|were|she|he|they|it|the|can|will|have|has|had|do|does|did|need|each)[a-z]+\b"
-    r"|\bthe first number\b",
-    re.IGNORECASE,
-)
-_BARE = re.compile(
-    r"^What (?:is|was|were|are|will) (?:the|his|her|their) (?:\w+ ){0,2}\w+(?: be)?\?$"
-    r"|^How much (?:do|does|did|will|would) (?:they|it) cost\?$"
-    r"|^How (?:many|much) (?:[a-z]+ )?(?:does|did|will|would) it take\?$"
-    r"|^How much (?:money )?(?:do|does|did|will|would|can) (?:he|she|they|it|[A-Z]\w+) pay\?$"
-    r"|^What (?:is|was) the total(?: amount)? for the (?:\w+ )?(?:day|week|month|year)\?$"
-    r"|^What (?:is|was) [A-Z]\w+'s (?:new |old )?total\?$|^What (?:is|was|are|were) .* each\?$"
-)
 
 
 def question_from_line(line: str, problem: str, earlier: str = "") -> str | None:
@@ -292,9 +267,10 @@ def _lemma(written: str) -> tuple[str, str | None]:
 def _join(*parts: str) -> str:
     text = " ".join(part.strip() for part in parts if part and part.strip())
     text = re.sub(r"\b(in total)\b(.*)\b(?:in total|altogether|together)\b", r"\1\2", text)
+    text = re.sub(r"\b(?:altogether|together|combined|in all) (?=in total\b)", "", text)
     text = re.sub(rf"\bfrom ({_DAYS}) and ({_DAYS})\b", r"on \1 and \2", text)
     text = re.sub(
-        r"(?<=[a-z]) (On|In|At|After|Before|During|For|From|With|By|Their|His|Her|The|Its)\b",
+        r"(?<=[a-z]) (On|In|At|After|Before|During|For|From|With|By|When|While|If|Once|So|Their|His|Her|The|Its)\b",
         lambda match: match.group().lower(),
         text,
     )
