@@ -214,10 +214,11 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         return episodes + [Episode("", index, []) for index in range(wanted - len(episodes))]
 
     def _leave_out(self, batch: Batch, left_out: Sequence[bool]) -> None:
-        """Mask rows, so that they count neither in the loss, nor in its KL, nor in its normaliser."""
+        """Mask rows, so that they count neither in the loss, nor in its KL, nor in its normaliser, be it of tokens or of rows."""
         batch["tool_mask"] = batch["tool_mask"] * ~torch.tensor(left_out, device=batch["tool_mask"].device)[:, None]
-        tokens = (batch["completion_mask"] * batch["tool_mask"]).sum()
-        batch["num_items_in_batch"] = self.accelerator.gather(tokens).sum()
+        tokens = (batch["completion_mask"] * batch["tool_mask"]).sum(1)
+        batch["num_items_in_batch"] = self.accelerator.gather(tokens.sum()).sum()
+        batch["row_share"] = self.accelerator.gather((tokens > 0).float().mean()).mean()
 
     def _learn_from(self, batch: Batch, episodes: list[Episode], mode: str) -> Batch:
         """Return the batch with what the method's loss needs."""

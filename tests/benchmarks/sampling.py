@@ -6,8 +6,8 @@ calls a future, through RolePlayUser, Policy, two judges, MultiturnReward and th
 - a bare asyncio client: the same calls, no framework, no prompts worth the name, nothing kept;
 - collabllm 0.0.8 in its best thread mode, where COLLABLLM_PYTHON names a Python that has it.
 
-Then 500 ms a call against the critical path (five calls one after the other), and 10,000 conversations open at once. The last
-line is JSON.
+Then 500 ms a call against the critical path (five calls one after the other; the bare client beside it shows what the machine
+allows), and 10,000 conversations open at once. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -241,6 +241,7 @@ def main() -> None:
     parser.add_argument("--futures", type=int, default=3)
     parser.add_argument("--window", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--slow-repeats", type=int, default=8, help="repeats at 500 ms a call, where a few ms decide")
     parser.add_argument("--open", type=int, default=10_000, help="conversations open at once")
     arguments = parser.parse_args()
     ours, bare = [], []
@@ -248,8 +249,11 @@ def main() -> None:
         for _ in range(arguments.repeats):  # taking turns, so that other work on the machine disturbs both
             bare.append(measure("bare, 50 ms", bare_rewards, url, arguments))
             ours.append(measure("ours, 50 ms", our_rewards, url, arguments))
+    slow, slow_bare = [], []
     with fixed_latency_server(0.5) as url:
-        slow = [measure("ours, 500 ms", our_rewards, url, arguments) for _ in range(arguments.repeats)]
+        for _ in range(arguments.slow_repeats):
+            slow_bare.append(measure("bare, 500 ms", bare_rewards, url, arguments))
+            slow.append(measure("ours, 500 ms", our_rewards, url, arguments))
     with fixed_latency_server(0.5) as url:
         open_conversations, rss_mb = measure_open(url, arguments.open)
     with fixed_latency_server(0.05) as url:  # last: its threads keep every core busy for a minute, which is felt for a while
@@ -259,6 +263,7 @@ def main() -> None:
         "ratio_to_bare_client": best(ours)["mr_per_s"] / best(bare)["mr_per_s"],
         "ratio_to_reference": best(ours)["mr_per_s"] / reference if reference else None,
         "critical_path_ratio_500ms": best(slow)["wall_s"] / critical_path_s,
+        "critical_path_ratio_500ms_bare": best(slow_bare)["wall_s"] / critical_path_s,
         "cpu_ms_per_call": best(ours)["cpu_ms_per_call"],
         "open_conversations": open_conversations,
         "rss_mb": rss_mb,

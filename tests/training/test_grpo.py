@@ -125,7 +125,8 @@ def test_accumulation_gives_the_same_gradient(tiny: str, folder: Path) -> None:
     assert torch.allclose(found[0], found[1], atol=1e-6) and torch.allclose(found[0], found[2], atol=1e-6)
 
 
-def test_missing_and_nan_rewards_drop_the_sample(tiny: str, folder: Path) -> None:
+@pytest.mark.parametrize("variant", ["grpo", "dapo", "dr_grpo"])
+def test_missing_and_nan_rewards_drop_the_sample(variant: str, tiny: str, folder: Path) -> None:
     """trl#5775: the loss is that of the other rows; in their groups' means, too, the dropped do not count."""
 
     class Choosy(toy.ReplyBytes):
@@ -139,15 +140,36 @@ def test_missing_and_nan_rewards_drop_the_sample(tiny: str, folder: Path) -> Non
     class Nothing(Choosy):
         drop = "A"
 
-    trainer = trainer_of(folder, tiny, run={"environment": toy.environment(component=Nothing()), "tasks": toy.tasks(2)})
+    trainer = trainer_of(
+        folder,
+        tiny,
+        variant=variant,
+        trl={"mask_truncated_completions": False},
+        run={"environment": toy.environment(component=Nothing()), "tasks": toy.tasks(2)},
+    )
+    learn_from = trainer._learn_from
+
+    def positive(*arguments: Any) -> dict[str, Any]:  # advantages of a group sum to 0, and so would the loss
+        batch = learn_from(*arguments)
+        return batch | {"advantages": batch["advantages"].abs()}
+
+    trainer._learn_from = positive  # type: ignore[method-assign]
     seen = spy_on_loss(trainer)
     run(trainer)
-    ((inputs, _, _),) = seen
+    ((inputs, loss, _),) = seen
     kept = torch.tensor([episode.start_id != "letter-0" for episode in trainer.last_episodes])
     assert kept.sum() == 4
     trained = (inputs["completion_mask"] * inputs["tool_mask"]).sum(1)
     assert (trained > 0).sum() == 4 and (inputs["advantages"].abs().sum(1) > 0).sum() <= 4
     assert inputs["num_items_in_batch"] == trained.sum()
+    mask = (inputs["completion_mask"] * inputs["tool_mask"]).float()[trained > 0]
+    per_token = -inputs["advantages"][trained > 0] * mask
+    alone = {
+        "grpo": (per_token.sum(1) / mask.sum(1)).mean(),
+        "dapo": per_token.sum() / mask.sum(),
+        "dr_grpo": per_token.sum() / (len(mask) * trainer.max_completion_length),
+    }
+    assert loss.item() == pytest.approx(alone[variant].item(), rel=1e-4) and loss.item() < -1e-3
     (line,) = logged(folder)
     assert (line["rollout/dropped"], line["rollout/failed_groups"]) == (4, 1)
 
