@@ -13,7 +13,7 @@ from collab.environments.evolving_intent.gsm8k.calculator import (
     implied_constants,
     read_calculation,
 )
-from collab.environments.evolving_intent.numbers import find_numbers
+from collab.language.numbers import find_numbers
 
 
 def test_operands_are_bound_to_earlier_steps_or_the_text():

@@ -14,11 +14,11 @@ from collab.environments.evolving_intent.gsm8k.builder import RulesBuilder, conv
 from collab.environments.evolving_intent.gsm8k.calculator import read_calculation
 from collab.environments.evolving_intent.gsm8k.counterfactuals import exchanges
 from collab.environments.evolving_intent.intent import SOURCE, Revision, Switch, states
-from collab.environments.evolving_intent.numbers import find_numbers
 from collab.environments.evolving_intent.reader import Reader, meaning_kept
 from collab.environments.evolving_intent.rendering import MATH
 from collab.environments.evolving_intent.schedule import Infeasible, Shape, schedule
 from collab.environments.evolving_intent.verification import reading_violations, violations
+from collab.language.numbers import find_numbers
 from tests.evolving_intent.tasks import BAKERY, PROBLEMS, conversions
 
 EVOLVE = Shape(7, 2, 2)

@@ -14,8 +14,8 @@ from collab.environments.evolving_intent.gsm8k.people import people_of, points_a
 from collab.environments.evolving_intent.gsm8k.questions import question_from_line
 from collab.environments.evolving_intent.gsm8k.resemblance import alike, is_told, is_vague
 from collab.environments.evolving_intent.gsm8k.sound_questions import is_sound
-from collab.environments.evolving_intent.numbers import Kind, find_numbers, write_like
-from collab.environments.evolving_intent.sentences import as_sentence, same_words, split_sentences, tidy
+from collab.language.numbers import Kind, find_numbers, write_like
+from collab.language.sentences import as_sentence, same_words, split_sentences, tidy
 
 
 @pytest.mark.parametrize(

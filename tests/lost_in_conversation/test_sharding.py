@@ -8,8 +8,6 @@ from fractions import Fraction
 import pytest
 
 from collab.environments.evolving_intent.gsm8k.calculator import accounted_values, read_calculation
-from collab.environments.evolving_intent.numbers import find_numbers, values_in
-from collab.environments.evolving_intent.sentences import tidy
 from collab.environments.lost_in_conversation.loading import load_instructions
 from collab.environments.lost_in_conversation.runner import SimulationSettings
 from collab.environments.lost_in_conversation.schema import Split
@@ -26,6 +24,8 @@ from collab.environments.lost_in_conversation.sharding.model_sharding import Mod
 from collab.environments.lost_in_conversation.sharding.properties import check, has_fault
 from collab.environments.lost_in_conversation.sharding.rephrasing import rephrase
 from collab.environments.lost_in_conversation.sharding.segmentation import NotShardable, segment
+from collab.language.numbers import find_numbers, values_in
+from collab.language.sentences import tidy
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.errors import ConfigurationError
 from simulators.users.sharded import concat

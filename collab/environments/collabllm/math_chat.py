@@ -15,7 +15,7 @@ from typing import Any
 from collab.environments.collabllm.records import record_id, text_field
 from collab.environments.collabllm.reward import collabllm_reward
 from collab.environments.domain import BadRecord, Domain, Resources
-from collab.environments.evolving_intent.sentences import split_sentences
+from collab.language.sentences import split_sentences
 from collab.rewards.accuracy import gold_answer
 from collab.rewards.conversation_reward import ConversationReward
 from collab.rewards.extraction import last_boxed

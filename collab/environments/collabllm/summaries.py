@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from collab.environments.evolving_intent.sentences import split_sentences
+from collab.language.sentences import split_sentences
 from simulators.chat_models.protocol import ChatModel, ChatRequest, SamplingSettings
 from simulators.conversation import Message
 from simulators.errors import SimulatorError

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from collab.environments.evolving_intent.critical_tokens import critical_tokens
 from collab.environments.evolving_intent.intent import Argument
-from collab.environments.evolving_intent.sentences import same_words
+from collab.language.sentences import same_words
 
 MAX_ARGUMENTS = 5
 MAX_PREDECESSOR_WORDS = 25

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collab.environments.evolving_intent.numbers import find_numbers
+from collab.language.numbers import find_numbers
 
 MAX_GROWTH = 3
 """A rewording may have this many times the words of its reference, plus ten."""

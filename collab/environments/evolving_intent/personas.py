@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from collab.environments.evolving_intent.critical_tokens import lost_meaning
-from collab.environments.evolving_intent.numbers import WORD_VALUES
+from collab.language.numbers import WORD_VALUES
 from simulators.errors import ConfigurationError
 
 _WORD = re.compile(r"[A-Za-z']+")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collab.environments.evolving_intent.conversion import Conversion
-from collab.environments.evolving_intent.numbers import find_numbers
 from collab.environments.evolving_intent.rendering import corrected_part
+from collab.language.numbers import find_numbers
 
 _TOKEN = re.compile(r"[a-z0-9$%./]+")
 _NEAR = 0.72

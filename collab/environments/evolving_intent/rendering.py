@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collab.environments.evolving_intent.intent import Function, Ingredients, IntentState, Reveal, Script, Turn, states
-from collab.environments.evolving_intent.sentences import split_sentences
+from collab.language.sentences import split_sentences
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from collab.environments.evolving_intent.conversion import Conversion
 from collab.environments.evolving_intent.intent import SOURCE, Argument, Ingredients, InvalidTransition, Script, states
-from collab.environments.evolving_intent.numbers import find_numbers
 from collab.environments.evolving_intent.rendering import corrected_part
 from collab.environments.evolving_intent.schedule import Shape
-from collab.environments.evolving_intent.sentences import tidy
+from collab.language.numbers import find_numbers
+from collab.language.sentences import tidy
 
 
 def violations(script: Script, ingredients: Ingredients, shape: Shape) -> list[str]:

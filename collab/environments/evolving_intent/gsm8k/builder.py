@@ -27,8 +27,8 @@ from collab.environments.evolving_intent.gsm8k.extraction import Extraction, Not
 from collab.environments.evolving_intent.gsm8k.questions import step_questions
 from collab.environments.evolving_intent.gsm8k.resemblance import alike
 from collab.environments.evolving_intent.intent import SOURCE, Argument, Function, Ingredients
-from collab.environments.evolving_intent.numbers import find_numbers
-from collab.environments.evolving_intent.sentences import tidy
+from collab.language.numbers import find_numbers
+from collab.language.sentences import tidy
 from simulators.seeds import derive_seed
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from collab.environments.evolving_intent.numbers import Kind, Number
+from collab.language.numbers import Kind, Number
 
 _ANNOTATION = re.compile(r"<<([^=<>]{1,200})=([^<>=]{1,40})>>")
 _TOKEN = re.compile(r"\d[\d,]*\.?\d*|\.\d+|[()+\-*/%]")

@@ -25,7 +25,7 @@ from collab.environments.evolving_intent.gsm8k.english import (
     is_plural,
 )
 from collab.environments.evolving_intent.gsm8k.number_gap import GAP, mark_number
-from collab.environments.evolving_intent.numbers import find_numbers
+from collab.language.numbers import find_numbers
 
 _CUTS = re.compile(
     r"(?:,\s(?:therefore|thus|hence|then)|,?\s(?:so(?! far)|(?:which|this|that) means(?: that)?|meaning(?: that)?)|;|:|"

@@ -24,7 +24,7 @@ from collab.environments.evolving_intent.gsm8k.calculator import (
 )
 from collab.environments.evolving_intent.gsm8k.english import is_plural
 from collab.environments.evolving_intent.intent import Counterfactual
-from collab.environments.evolving_intent.numbers import Kind, Number, find_numbers, write_like
+from collab.language.numbers import Kind, Number, find_numbers, write_like
 
 _THRESHOLD = re.compile(
     r"\b(?:more than \$?\d|at least|at most|over \d|under \d|exceed|maximum|minimum|limit|up to \$?\d|first \d|every \d)",

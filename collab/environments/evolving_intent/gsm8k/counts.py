@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from collab.environments.evolving_intent.gsm8k.english import BE, MEASURES, is_plural
-from collab.environments.evolving_intent.numbers import WORD_VALUES, Kind, find_numbers
+from collab.language.numbers import WORD_VALUES, Kind, find_numbers
 
 
 def holds_values(text: str) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from collab.environments.evolving_intent.gsm8k.english import BE, MODALS, VERBS, stem
-from collab.environments.evolving_intent.numbers import Kind, Number, find_numbers
-from collab.environments.evolving_intent.sentences import as_sentence, capitalise, split_sentences, tidy
+from collab.language.numbers import Kind, Number, find_numbers
+from collab.language.sentences import as_sentence, capitalise, split_sentences, tidy
 
 _ASKS = (
     r"(?:how|what|what's|which|who|when|where|(?:in|by|at|for|to|on|of|from|with|after|under|over) (?:how|what|which)|"

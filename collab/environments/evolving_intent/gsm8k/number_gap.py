@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from collab.environments.evolving_intent.numbers import find_numbers
+from collab.language.numbers import find_numbers
 
 GAP = "\u25a1"
 """Stands for the number that is asked for."""

@@ -28,7 +28,7 @@ from collab.environments.evolving_intent.gsm8k.english import (
 from collab.environments.evolving_intent.gsm8k.people import points_at_one, with_names
 from collab.environments.evolving_intent.gsm8k.resemblance import alike, is_told, is_vague
 from collab.environments.evolving_intent.gsm8k.sound_questions import is_sound
-from collab.environments.evolving_intent.sentences import capitalise, tidy
+from collab.language.sentences import capitalise, tidy
 
 _SIZES = ("old", "tall", "long", "wide", "deep", "high", "far", "thick")
 _PRICED = frozenset({"cost", "pay", "charge", "be"})

@@ -6,8 +6,8 @@ import re
 from fractions import Fraction
 
 from collab.environments.evolving_intent.gsm8k.english import CALENDAR, EXTENT, LIGHT, MEASURES, PRONOUNS, TIMES, VERBS, stem
-from collab.environments.evolving_intent.numbers import Kind, find_numbers
-from collab.environments.evolving_intent.sentences import same_words, split_sentences
+from collab.language.numbers import Kind, find_numbers
+from collab.language.sentences import same_words, split_sentences
 
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
 _GROUP = re.compile(r"\b(?:they|all|each|both|altogether|together|total|combined|two|three|four)\b", re.IGNORECASE)

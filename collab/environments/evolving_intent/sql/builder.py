@@ -19,8 +19,8 @@ from typing import Any
 from collab.environments.domain import BadRecord
 from collab.environments.evolving_intent.conversion import Conversion, Rejected, SourceTask
 from collab.environments.evolving_intent.intent import SOURCE, Argument, Counterfactual, Function, Ingredients
-from collab.environments.evolving_intent.numbers import find_numbers
 from collab.environments.evolving_intent.slots import Piece, SlotAnswers, cut_at
+from collab.language.numbers import find_numbers
 from collab.rewards.database_schema import Schema
 from collab.rewards.query_conditions import Condition, read_query
 from simulators.errors import ConfigurationError

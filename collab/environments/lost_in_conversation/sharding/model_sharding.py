@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from collab.environments.evolving_intent.numbers import values_in
 from collab.environments.lost_in_conversation.sharding.segmentation import FEWEST_SEGMENTS, NotShardable, Segments
+from collab.language.numbers import values_in
 from simulators.chat_models.protocol import ChatModel, ChatRequest, SamplingSettings
 from simulators.conversation import Conversation, Message
 from simulators.seeds import derive_seed

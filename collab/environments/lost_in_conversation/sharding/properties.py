@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from collab.environments.evolving_intent.numbers import values_in
-from collab.environments.evolving_intent.sentences import tidy
 from collab.environments.lost_in_conversation.sharding.segmentation import FEWEST_SEGMENTS
+from collab.language.numbers import values_in
+from collab.language.sentences import tidy
 from simulators.users.shard_tracking import content_words
 
 _ORDERED = re.compile(

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from collab.environments.evolving_intent.sentences import as_sentence, capitalise
 from collab.environments.lost_in_conversation.sharding.segmentation import Segments
+from collab.language.sentences import as_sentence, capitalise
 
 _OPENING_WORDS = re.compile(r"^(?:and|so|now|but|then|finally|thus|therefore|well|also|next|lastly)\b,?\s+(?=\w)", re.I)
 _CONDITION = re.compile(

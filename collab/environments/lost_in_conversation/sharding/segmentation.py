@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from collab.environments.evolving_intent.numbers import find_numbers
-from collab.environments.evolving_intent.sentences import split_sentences, tidy
+from collab.language.numbers import find_numbers
+from collab.language.sentences import split_sentences, tidy
 
 FEWEST_SEGMENTS = 3
 

@@ -1,0 +1,1 @@
+"""English as tasks are written in it: sentences, and the numbers in them."""
