@@ -22,7 +22,7 @@ _HOMES = {
     "dpo_rows": "collab.data.views",
     "load_domain": "collab.environments.registry",
     "load_environment": "collab.environments.registry",
-    "load_tasks": "collab.tasks.loading",
+    "load_tasks": "collab.environments.loading",
     "sft_rows": "collab.data.views",
 }
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from collab.data.export import export_datasets
 from collab.data.views import PairSettings
-from collab.evaluation.page import write_whole
 from collab.evaluation.plots import rewards_by_window, window_ablation
 from collab.evaluation.report import Report
 from collab.evaluation.reward_ablation import (
@@ -45,6 +44,7 @@ from recipes.merge import keep_trees
 from recipes.progress import Watch
 from recipes.run_folder import RunFolder
 from simulators.errors import ConfigurationError, TooManyFailures
+from simulators.whole_file import write_whole
 
 _HIGHER_IS_WORSE = (TOKENS,)
 _SHOWN_METRICS = 6

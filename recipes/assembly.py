@@ -14,9 +14,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from collab.embedded_model import resolve_model
 from collab.environments.domain import Domain, Environment, Resources
+from collab.environments.loading import LoadedTasks, load_tasks
 from collab.environments.registry import load_domain, load_environment
-from collab.evaluation.page import write_whole
-from collab.tasks.loading import LoadedTasks, load_tasks
 from simulators.budget import Budget, BudgetedChatModel, Price
 from simulators.chat_models.protocol import ChatModel, SamplingSettings
 from simulators.chat_models.recorded import RecordedModel
@@ -24,6 +23,7 @@ from simulators.errors import ConfigurationError, did_you_mean
 from simulators.journal import Journal, JournaledChatModel
 from simulators.policy import Policy
 from simulators.users.role_play import RolePlayOptions
+from simulators.whole_file import write_whole
 
 _REASONS = 3
 """How many reasons are told why records do not suit an environment."""

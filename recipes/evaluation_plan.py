@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from collab.evaluation.comparison import Cell
-from collab.evaluation.page import write_whole
 from recipes.assembly import overridden, plain
 from recipes.group_schema import PolicyConfig, UserConfig
 from recipes.run_folder import refuse_other
 from simulators.budget import Price
 from simulators.errors import ConfigurationError, did_you_mean
+from simulators.whole_file import write_whole
 
 _NAME = re.compile(r"[A-Za-z0-9][\w .=+@-]*")
 """What an entry may be called: its name becomes a folder's and a label."""

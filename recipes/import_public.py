@@ -13,7 +13,7 @@ from typing import Any
 from collab.data.export import DatasetStatistics, as_plain
 from collab.data.public_columns import trees_from_rows
 from collab.environments.domain import BadRecord
-from collab.tasks.loading import read_records
+from collab.environments.loading import read_records
 from recipes.build import print_skipped
 from recipes.datasets import export_settings, pair_settings, write_datasets
 from recipes.launch import launch

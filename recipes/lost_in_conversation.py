@@ -13,17 +13,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from collab.environments.loading import BUNDLED, bundled_file
 from collab.environments.lost_in_conversation.loading import load_instructions, one_cut_a_problem
-from collab.environments.lost_in_conversation.results import SimulationResults
-from collab.environments.lost_in_conversation.runner import SimulationSettings, simulate
 from collab.environments.lost_in_conversation.schema import Instruction
 from collab.environments.lost_in_conversation.simulations import Simulation, UserSettings
+from collab.evaluation.lost_in_conversation.results import SimulationResults
+from collab.evaluation.lost_in_conversation.runner import SimulationSettings, simulate
 from collab.evaluation.paper_tables import SettingResults
 from collab.evaluation.paper_tables import lost_in_conversation as paper_table
 from collab.evaluation.plots import reliability_boxes
 from collab.evaluation.report import Report
 from collab.evaluation.statistics import Reliability
-from collab.tasks.loading import BUNDLED, bundled_file
 from recipes import assembly
 from recipes.launch import launch
 from recipes.progress import bar

@@ -19,7 +19,6 @@ from collab.data.card import without_machine
 from collab.data.export import DatasetStatistics
 from collab.data.hub import push_dataset
 from collab.data.tree_set import TreeSet
-from collab.evaluation.page import write_whole
 from recipes.datasets import write_datasets
 from recipes.launch import launch
 from recipes.run_folder import flat
@@ -27,6 +26,7 @@ from recipes.shards import MANIFEST, SHARDS
 from simulators.conversation import ConversationTree
 from simulators.errors import ConfigurationError
 from simulators.tree_file import TreeFile
+from simulators.whole_file import write_whole
 
 _NAME = re.compile(r"(\d+)-of-(\d+)")
 

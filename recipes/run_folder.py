@@ -14,8 +14,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from collab.evaluation.page import write_whole
 from simulators.errors import ConfigurationError, StorageError
+from simulators.whole_file import write_whole
 
 _VERSIONED = ("collab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "hydra-core")
 _FREE_TO_CHANGE = re.compile(

@@ -289,7 +289,7 @@ class LostInConversation:
     """`collab lost-in-conversation`. `instructions` is a file in the published schema, or bundled; `split` evaluation or
     train.
 
-    See collab.environments.lost_in_conversation.runner.SimulationSettings.
+    See collab.evaluation.lost_in_conversation.runner.SimulationSettings.
     """
 
     instructions: str = MISSING

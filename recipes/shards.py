@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from collab.evaluation.page import write_whole
 from collab.tasks.task import Task
 from recipes.datasets import export_settings, pair_settings
 from simulators.errors import ConfigurationError
 from simulators.tree_file import TreeFile
+from simulators.whole_file import write_whole
 
 SHARDS = "shards"
 MANIFEST = "build.json"

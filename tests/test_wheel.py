@@ -16,7 +16,7 @@ LOAD_EVERYTHING_BUNDLED = """
 import collab, recipes, simulators
 from collab.environments.registry import DOMAINS, load_domain
 from collab.evaluation.page import asset
-from collab.tasks.loading import load_tasks
+from collab.environments.loading import load_tasks
 from recipes.overrides import conf_dir
 
 print("FROM", collab.__file__, recipes.__file__, simulators.__file__, conf_dir())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from collab.tasks.loading import BUNDLED
+from collab.environments.loading import BUNDLED
 
 OURS = "apache-2.0"
 """The licence of the bundled tasks, which is that of this project."""

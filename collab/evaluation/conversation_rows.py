@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from collab.evaluation.comparison import Cell, seconds
-from collab.evaluation.page import write_whole
 from collab.evaluation.run import EvaluatedConversation
 from simulators.metering import Spent
+from simulators.whole_file import write_whole
 
 ROLES = ("policy", "user", "judge")
 _COUNTS = ("calls", "prompt_tokens", "cached_tokens", "completion_tokens")

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from pathlib import Path
-
-from simulators.errors import StorageError
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
@@ -43,19 +39,3 @@ def fill(template: str, parts: Mapping[str, str], styles: Sequence[str], scripts
 def _hash(source: str) -> str:
     digest = base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
     return f"'sha256-{digest}'"
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file in one step: a reader, or a full disk, never meets half of it.
-
-    Raises:
-        StorageError: when the disk refuses.
-    """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {path}: {error.strerror or os.strerror(error.errno or 0)}") from None

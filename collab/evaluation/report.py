@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from collab.evaluation.markup import clipped, escape_html, escape_markdown, fenced, inline_html, inline_markdown
-from collab.evaluation.page import asset, fill, write_whole
+from collab.evaluation.page import asset, fill
 from collab.evaluation.tables import Table, Value, format_value
 from simulators.conversation import Message
+from simulators.whole_file import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,1 +1,1 @@
-"""Tasks, and where they come from."""
+"""Tasks, those that are bundled, and those that are held out."""

@@ -21,8 +21,8 @@ from typing import Any
 from collab.embedded_model import fetch_embedded_model
 from collab.environments.domain import Environment, Resources
 from collab.environments.errands import domain, make_user
+from collab.environments.loading import load_tasks
 from collab.mr import MultiturnReward
-from collab.tasks.loading import load_tasks
 from collab.tasks.task import Task
 from simulators.chat_models.chat_prompt import chat_prompt_ids
 from simulators.chat_models.protocol import ChatRequest, Completion, SamplingSettings

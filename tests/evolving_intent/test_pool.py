@@ -8,7 +8,7 @@ import pytest
 from collab.environments.evolving_intent.conversion import Conversion, Rejected, build_pool, conversions_of, read_pool
 from collab.environments.evolving_intent.gsm8k.builder import RulesBuilder, source_task
 from collab.environments.evolving_intent.gsm8k.domain import domain
-from collab.tasks.loading import load_tasks
+from collab.environments.loading import load_tasks
 from simulators.errors import ChatModelError, ConfigurationError
 from tests.evolving_intent.tasks import PROBLEMS
 

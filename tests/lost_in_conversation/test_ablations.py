@@ -2,16 +2,16 @@
 
 import pytest
 
-from collab.environments.lost_in_conversation.ablations import (
+from collab.environments.lost_in_conversation.simulations import UserSettings
+from collab.environments.lost_in_conversation.wording import WARNING
+from collab.evaluation.lost_in_conversation.ablations import (
     ablate,
     comparison,
     gradual_sharding,
     system_prompt_variants,
     temperature_variants,
 )
-from collab.environments.lost_in_conversation.runner import SimulationSettings
-from collab.environments.lost_in_conversation.simulations import UserSettings
-from collab.environments.lost_in_conversation.wording import WARNING
+from collab.evaluation.lost_in_conversation.runner import SimulationSettings
 from simulators.chat_models.protocol import SamplingSettings
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.errors import ConfigurationError

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
+from collab.environments.loading import bundled_file, load_tasks
 from collab.environments.lost_in_conversation.domain import domain
 from collab.environments.lost_in_conversation.loading import load_instructions
 from collab.environments.lost_in_conversation.simulations import Simulation
 from collab.environments.lost_in_conversation.splits import check_disjoint
 from collab.environments.registry import load_domain
 from collab.rewards.accuracy import gold_answer
-from collab.tasks.loading import bundled_file, load_tasks
 
 
 @pytest.mark.parametrize("simulation", [str(each) for each in Simulation])

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collab.environments.lost_in_conversation.assessment import AssessedReply, ScoreMode, conversation_score
-from collab.environments.lost_in_conversation.metrics import (
+from collab.environments.lost_in_conversation.schema import TaskKind
+from collab.environments.lost_in_conversation.simulations import Simulation
+from collab.environments.lost_in_conversation.strategy import Strategy
+from collab.evaluation.lost_in_conversation.metrics import (
     ConversationRow,
     figures_by_turn,
     lost_metrics,
     metrics_by_simulation,
     score_by_first_attempt,
 )
-from collab.environments.lost_in_conversation.results import SimulationResults
-from collab.environments.lost_in_conversation.schema import TaskKind
-from collab.environments.lost_in_conversation.simulations import Simulation
-from collab.environments.lost_in_conversation.strategy import Strategy
+from collab.evaluation.lost_in_conversation.results import SimulationResults
 from simulators.conversation import Outcome
 from simulators.users.sharded import FELL_BACK
 

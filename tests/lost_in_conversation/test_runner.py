@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from collab.environments.lost_in_conversation.assessment import ScoreMode
-from collab.environments.lost_in_conversation.runner import SimulationSettings, row_from_tree, simulate
 from collab.environments.lost_in_conversation.simulations import ALL_SIMULATIONS, Simulation, UserSettings
 from collab.environments.lost_in_conversation.verifiers import Verifiers
+from collab.evaluation.lost_in_conversation.runner import SimulationSettings, row_from_tree, simulate
 from collab.rewards.component import ScoringError
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.conversation import ConversationTree, Outcome

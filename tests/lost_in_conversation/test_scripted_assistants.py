@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from collab.environments.lost_in_conversation.loading import load_instructions
-from collab.environments.lost_in_conversation.results import SimulationResults
-from collab.environments.lost_in_conversation.runner import SimulationSettings, simulate
 from collab.environments.lost_in_conversation.schema import Instruction, TaskKind
 from collab.environments.lost_in_conversation.simulations import ALL_SIMULATIONS, Simulation
+from collab.evaluation.lost_in_conversation.results import SimulationResults
+from collab.evaluation.lost_in_conversation.runner import SimulationSettings, simulate
 from simulators.chat_models.protocol import ChatRequest
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.errors import ConfigurationError

@@ -9,14 +9,12 @@ import pytest
 
 from collab.environments.evolving_intent.gsm8k.calculator import accounted_values, read_calculation
 from collab.environments.lost_in_conversation.loading import load_instructions
-from collab.environments.lost_in_conversation.runner import SimulationSettings
 from collab.environments.lost_in_conversation.schema import Split
 from collab.environments.lost_in_conversation.sharding.drafts import (
     draft,
     instruction_of,
     read_review,
     save_instructions,
-    verify,
     write_review,
 )
 from collab.environments.lost_in_conversation.sharding.gradual import gradual_variants, merged
@@ -24,6 +22,8 @@ from collab.environments.lost_in_conversation.sharding.model_sharding import Mod
 from collab.environments.lost_in_conversation.sharding.properties import check, has_fault
 from collab.environments.lost_in_conversation.sharding.rephrasing import rephrase
 from collab.environments.lost_in_conversation.sharding.segmentation import NotShardable, segment
+from collab.evaluation.lost_in_conversation.draft_verification import verify
+from collab.evaluation.lost_in_conversation.runner import SimulationSettings
 from collab.language.numbers import find_numbers, values_in
 from collab.language.sentences import tidy
 from simulators.chat_models.scripted import ScriptedChatModel

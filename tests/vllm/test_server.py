@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from collab.environments.domain import Resources
+from collab.environments.loading import load_tasks
 from collab.environments.registry import load_environment
 from collab.mr import MultiturnReward
-from collab.tasks.loading import load_tasks
 from simulators.chat_models.protocol import ChatRequest, Completion, SamplingSettings
 from simulators.chat_models.server import ChatServer, ServerOptions
 from simulators.chat_models.transformers_model import load_tokenizer

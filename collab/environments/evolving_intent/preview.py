@@ -18,7 +18,7 @@ from collab.environments.evolving_intent.conversion import conversion_from_recor
 from collab.environments.evolving_intent.gsm8k.domain import domain
 from collab.environments.evolving_intent.reader import meaning_kept
 from collab.environments.evolving_intent.verification import reading_violations
-from collab.tasks.loading import load_tasks
+from collab.environments.loading import load_tasks
 from collab.tasks.task import Task
 from simulators.errors import CollabError
 

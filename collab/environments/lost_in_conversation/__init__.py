@@ -1,1 +1,1 @@
-"""Lost in Conversation: the same problem told at once or shard by shard, and what the difference costs a model."""
+"""Lost in Conversation: the same problem told at once or shard by shard."""

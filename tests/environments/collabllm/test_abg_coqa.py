@@ -9,8 +9,8 @@ import pytest
 from collab.environments.collabllm.abg_coqa import domain, meanings, task_from_record, word_f1
 from collab.environments.collabllm.clarifying import asks_back
 from collab.environments.domain import BadRecord, Environment, Resources
+from collab.environments.loading import load_tasks
 from collab.rewards.component import ScoringError
-from collab.tasks.loading import load_tasks
 from collab.tasks.task import Task
 from simulators.conversation import Message
 from simulators.errors import ConfigurationError

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from collab.environments.loading import load_tasks
 from collab.environments.registry import load_domain
-from collab.tasks.loading import load_tasks
 from simulators.errors import ConfigurationError
 from tests.environments.collabllm.test_abg_coqa import RECORD as QUESTION
 from tests.environments.collabllm.test_code_chat import HUMANEVAL

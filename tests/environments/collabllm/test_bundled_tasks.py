@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from collab.environments.domain import Environment, Resources
+from collab.environments.loading import load_tasks
 from collab.environments.registry import load_domain
-from collab.tasks.loading import load_tasks
 from collab.tasks.task import Task
 from simulators.conversation import Conversation
 from tests.scripted_environment import count_words, says

@@ -7,7 +7,7 @@ import pytest
 
 from collab.environments.collabllm.code_chat import domain, task_from_record
 from collab.environments.domain import BadRecord, Environment, Resources
-from collab.tasks.loading import load_tasks
+from collab.environments.loading import load_tasks
 from tests.scripted_environment import count_words, says
 
 HUMANEVAL: dict[str, Any] = {

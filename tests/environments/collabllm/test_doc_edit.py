@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from collab.environments.collabllm.doc_edit import domain
 from collab.environments.collabllm.summaries import LONGEST_POINT, brief_by_rules, key_sentences, prose, round_words
 from collab.environments.domain import BadRecord, Environment, Resources
-from collab.tasks.loading import load_tasks
+from collab.environments.loading import load_tasks
 from simulators.chat_models.protocol import ChatRequest
 from simulators.errors import ConfigurationError, SimulatorError
 from simulators.users.guards import word_runs

@@ -8,10 +8,10 @@ import pytest
 from collab.data.builder import CandidateSource, DatasetBuilder
 from collab.data.views import candidates, dpo_rows, kept_nodes, mr_of
 from collab.environments.domain import Environment, Resources
+from collab.environments.loading import load_tasks
 from collab.environments.registry import load_domain, load_environment
 from collab.evaluation.run import evaluated_conversations, evaluated_tree
 from collab.mr import MultiturnReward, ScoredFuture
-from collab.tasks.loading import load_tasks
 from simulators.chat_models.protocol import ChatRequest
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.conversation import ConversationTree, Outcome

@@ -8,7 +8,7 @@ import pytest
 
 from collab.environments.collabllm.math_chat import domain, task_from_record
 from collab.environments.domain import BadRecord, Environment, Resources
-from collab.tasks.loading import load_tasks
+from collab.environments.loading import load_tasks
 from simulators.errors import ConfigurationError
 from tests.environments.collabllm.conftest import model_that, says_as_json
 from tests.scripted_environment import count_words, says

@@ -1,7 +1,7 @@
-"""From problems to sharded instructions: drafts, their verification, and the file in which a person has the last word.
+"""From problems to sharded instructions: drafts, and the file in which a person has the last word.
 
 drafts = [await draft(record) for record in records]            # by rules, or with a ModelSharder
-drafts = await verify(drafts, policy, folder)                   # 10 runs each of FULL, CONCAT, SHUFFLE-CONCAT
+drafts = await verify(drafts, policy, folder)                   # collab.evaluation.lost_in_conversation.draft_verification
 write_review(path, drafts)                                      # a person edits shards and sets "decision"
 instructions = read_review(path, Split.TRAIN)                   # what was accepted, checked once more
 """
@@ -15,21 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from collab.environments.domain import BadRecord
-from collab.environments.lost_in_conversation.runner import SimulationSettings, simulate
 from collab.environments.lost_in_conversation.schema import Instruction, Split, instruction_from_record
 from collab.environments.lost_in_conversation.sharding.model_sharding import ModelSharder
 from collab.environments.lost_in_conversation.sharding.properties import Finding, check, has_fault
 from collab.environments.lost_in_conversation.sharding.rephrasing import rephrase
 from collab.environments.lost_in_conversation.sharding.segmentation import NotShardable, segment
-from collab.environments.lost_in_conversation.simulations import Simulation
 from collab.environments.lost_in_conversation.splits import check_may_train
-from collab.evaluation.page import write_whole
 from simulators.errors import ConfigurationError
-from simulators.policy import Policy
+from simulators.whole_file import write_whole
 
-KEEP_ABOVE = 0.8
-"""Both concatenations must reach this share of FULL (section 3.2)."""
-VERIFIED_IN = (Simulation.FULL, Simulation.CONCAT, Simulation.SHUFFLE_CONCAT)
 DECISIONS = ("accept", "reject")
 
 
@@ -79,44 +73,6 @@ def instruction_of(draft: Draft, split: Split) -> Instruction:
     """
     shards = [{"shard_id": number, "shard": text} for number, text in enumerate(draft.shards, start=1)]
     return instruction_from_record({**draft.record, "shards": shards}, split)
-
-
-async def verify(
-    drafts: Sequence[Draft], policy: Policy, folder: Path, settings: SimulationSettings | None = None
-) -> list[Draft]:
-    """Run FULL, CONCAT and SHUFFLE-CONCAT (10 runs by default) and reject drafts whose concatenations lose too much.
-
-    A problem that the policy never solves in full cannot be verified with it, and is rejected with that reason.
-
-    Raises:
-        ConfigurationError, StorageError: as `simulate` does (two drafts with one task_id, for one).
-    """
-    sound = {position: instruction_of(draft, Split.EVALUATION) for position, draft in enumerate(drafts) if not draft.rejected}
-    if not sound:
-        return list(drafts)
-    results = await simulate(list(sound.values()), policy, folder, VERIFIED_IN, settings)
-    scores: dict[str, dict[str, list[float]]] = {instruction.id: {} for instruction in sound.values()}
-    for row in results.rows:
-        if (score := row.score(results.score_mode)) is not None:
-            scores[row.instruction].setdefault(str(row.simulation), []).append(score * 100)
-    judged = list(drafts)
-    for position, instruction in sound.items():
-        means = {name: sum(each) / len(each) for name, each in scores[instruction.id].items()}
-        judged[position] = _judged(drafts[position], means)
-    return judged
-
-
-def _judged(draft: Draft, means: Mapping[str, float]) -> Draft:
-    made = replace(draft, verified=means)
-    if any(str(simulation) not in means for simulation in VERIFIED_IN):
-        return replace(made, rejected="not verified: some simulation has no scored conversation")
-    full = means[str(Simulation.FULL)]
-    if full <= 0:
-        return replace(made, rejected="not verified: the policy never solves the full instruction")
-    for simulation in VERIFIED_IN[1:]:
-        if means[str(simulation)] < KEEP_ABOVE * full:
-            return replace(made, rejected=f"{simulation} reaches {means[str(simulation)]:.1f} of {full:.1f} in full")
-    return made
 
 
 def write_review(path: Path, drafts: Sequence[Draft]) -> None:

@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from collab.environments.lost_in_conversation.assessment import FULLY_RIGHT, AssessedReply, Assessor, ScoreMode, StopWhenRight
-from collab.environments.lost_in_conversation.metrics import ConversationRow
-from collab.environments.lost_in_conversation.results import SimulationResults
 from collab.environments.lost_in_conversation.schema import Instruction, TaskKind
 from collab.environments.lost_in_conversation.simulations import (
     ALL_SIMULATIONS,
@@ -38,7 +36,8 @@ from collab.environments.lost_in_conversation.strategy import Strategy
 from collab.environments.lost_in_conversation.strategy_judge import ModelClassifier, RuleClassifier
 from collab.environments.lost_in_conversation.verifiers import Verifiers
 from collab.environments.lost_in_conversation.wording import SYSTEM_PROMPTS
-from collab.evaluation.page import write_whole
+from collab.evaluation.lost_in_conversation.metrics import ConversationRow
+from collab.evaluation.lost_in_conversation.results import SimulationResults
 from collab.rewards.component import ScoringError
 from simulators.chat_models.protocol import ChatModel
 from simulators.conversation import ConversationTree, Outcome
@@ -48,6 +47,7 @@ from simulators.journal import Journal, JournaledChatModel
 from simulators.policy import Policy
 from simulators.tree_file import TreeFile
 from simulators.users.protocol import User
+from simulators.whole_file import write_whole
 
 
 @dataclass(frozen=True, slots=True)

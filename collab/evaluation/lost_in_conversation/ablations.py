@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from collab.environments.lost_in_conversation.results import SimulationResults
-from collab.environments.lost_in_conversation.runner import SimulationSettings, simulate
 from collab.environments.lost_in_conversation.schema import Instruction
 from collab.environments.lost_in_conversation.sharding.gradual import gradual_variants
 from collab.environments.lost_in_conversation.simulations import Simulation
 from collab.environments.lost_in_conversation.wording import WARNING
+from collab.evaluation.lost_in_conversation.results import SimulationResults
+from collab.evaluation.lost_in_conversation.runner import SimulationSettings, simulate
 from collab.evaluation.tables import Column, Row, Table
 from simulators.errors import ConfigurationError
 from simulators.policy import Policy

@@ -15,11 +15,11 @@ import pytest
 
 from collab.environments.domain import Domain, Unsuitable
 from collab.environments.errands import ERRANDS, generate
+from collab.environments.loading import load_tasks
 from collab.environments.registry import load_domain
-from collab.tasks.loading import load_tasks
 from collab.tasks.task import Task
 from simulators.errors import ConfigurationError
-from tests.tasks.hub_mirror import HubMirror
+from tests.environments.hub_mirror import HubMirror
 
 MATH = load_domain("math_chat")
 ERRAND = load_domain("errands")
@@ -321,7 +321,7 @@ def test_real_gsm8k_records_load(collab_data: Path) -> None:
 LOAD_SEVERAL = """
 import json, sys
 from collab.environments.registry import load_domain
-from collab.tasks.loading import load_tasks
+from collab.environments.loading import load_tasks
 from collab.tasks.task import Task
 from simulators.errors import ConfigurationError
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from collab.environments.lost_in_conversation.assessment import ScoreMode
-from collab.environments.lost_in_conversation.metrics import (
+from collab.environments.lost_in_conversation.simulations import Simulation
+from collab.evaluation.lost_in_conversation.metrics import (
     ConversationRow,
     LostMetrics,
     figures_by_turn,
     metrics_by_simulation,
     score_by_first_attempt,
 )
-from collab.environments.lost_in_conversation.simulations import Simulation
-from collab.evaluation.page import write_whole
 from collab.evaluation.tables import Column, Row, Table
 from simulators.users.sharded import FELL_BACK
+from simulators.whole_file import write_whole
 
 WARN_AT = 0.05
 """A user simulator that misbehaved in a larger share of conversations is named in the first lines of a report."""

@@ -1,0 +1,24 @@
+"""Small files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from simulators.errors import StorageError
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file in one step: a reader, or a full disk, never meets half of it.
+
+    Raises:
+        StorageError: when the disk refuses.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StorageError(f"cannot write {path}: {error.strerror or os.strerror(error.errno or 0)}") from None
