@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collab.training.credit import Advantages
-from collab.training.episodes import Episode
+from collab.training.episode import Episode
 
 COLUMNS = ("step", "mode", "start", "sample", "turn", "outcome", "reward", "worths", "advantages", "components", "conversation")
 

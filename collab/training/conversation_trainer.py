@@ -24,7 +24,8 @@ from trl import GRPOConfig, GRPOTrainer
 from collab.environments.domain import Environment
 from collab.training.conversation_log import ConversationLog
 from collab.training.credit import Advantages, TurnValues, count_groups
-from collab.training.episodes import Episode, EpisodePlayer, EpisodeStart
+from collab.training.episode import Episode, EpisodeStart
+from collab.training.episode_player import EpisodePlayer
 from collab.training.event_loop import TrainingThread
 from collab.training.live_policy import LivePolicy
 from collab.training.online_settings import RolloutSettings

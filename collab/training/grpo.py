@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from collab.environments.domain import Environment
 from collab.tasks.task import Task
-from collab.training.episodes import EpisodeStart
+from collab.training.episode import EpisodeStart
 from collab.training.lora import LoraSettings
 from collab.training.online_run import OnlineRun, online_arguments
 from collab.training.online_settings import VARIANTS, GRPOSettings

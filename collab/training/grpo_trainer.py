@@ -8,7 +8,7 @@ import torch
 
 from collab.training.conversation_trainer import Batch, ConversationSource, ConversationTrainer
 from collab.training.credit import turn_advantages, without_dead_groups
-from collab.training.episodes import Episode
+from collab.training.episode import Episode
 
 _ROW_MEANS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
 """TRL's losses that divide by the number of rows, the masked ones included."""

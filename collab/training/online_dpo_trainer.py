@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from collab.training.conversation_trainer import Batch, ConversationSource, ConversationTrainer
 from collab.training.credit import outcome_advantages
-from collab.training.episodes import Episode
+from collab.training.episode import Episode
 
 _TIE = 1e-9
 """MR gaps up to this are ties, whatever `min_gap` says."""

@@ -12,7 +12,7 @@ from collab.environments.domain import Environment
 from collab.tasks.task import Task
 from collab.training.adapters import save_trained
 from collab.training.chat_templates import sampling_chat_template
-from collab.training.episodes import EpisodeStart
+from collab.training.episode import EpisodeStart
 from collab.training.lora import LoraSettings, load_for_training
 from collab.training.online_settings import RolloutSettings
 from collab.training.rollout_journal import fingerprint

@@ -12,7 +12,7 @@ from collab.training.advantages import explained_variance, generalized_advantage
 from collab.training.conversation_trainer import Batch, ConversationSource, ConversationTrainer
 from collab.training.credit import TurnValues, mr_differences
 from collab.training.critic import AdapterCritic, Critic, CriticFitting, ModelCritic
-from collab.training.episodes import Episode
+from collab.training.episode import Episode
 from collab.training.online_settings import PPOSettings
 from simulators.errors import ConfigurationError
 

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from collab.training.episodes import Episode, EpisodePlayer, EpisodeStart, Opening, gather_all
-from collab.training.event_loop import EventLoopThread, TrainingThread
+from collab.training.episode import Episode, EpisodeStart, Opening
+from collab.training.episode_player import EpisodePlayer
+from collab.training.event_loop import EventLoopThread, TrainingThread, gather_all
 from collab.training.rollout_journal import RolloutJournal
 from simulators.conversation import Outcome
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from collab.training.episodes import Episode, PolicyTurn
+from collab.training.episode import Episode, PolicyTurn
 from simulators.conversation import Outcome
 from simulators.record_file import RecordFile
 

@@ -12,7 +12,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from collab.training.episodes import Episode, EpisodeStart
+from collab.training.episode import Episode, EpisodeStart
 from simulators.seeds import derive_seed
 
 

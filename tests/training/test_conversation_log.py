@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from collab.training.conversation_log import COLUMNS, ConversationLog
-from collab.training.episodes import Episode, PolicyTurn
+from collab.training.episode import Episode, PolicyTurn
 from collab.training.settings import OptimizationSettings, trainer_arguments
 from simulators.errors import ConfigurationError
 

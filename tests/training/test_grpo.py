@@ -343,7 +343,7 @@ def test_sizes_that_do_not_fit_are_refused(changes: dict[str, int], complaint: s
 
 def test_stored_histories_are_trained_on(tiny: str, folder: Path) -> None:
     """CollabLLM's own online setting: one reply to a stored history, rewarded by its MR."""
-    from collab.training.episodes import EpisodeStart
+    from collab.training.episode import EpisodeStart
     from simulators.conversation import Message
 
     starts = [

@@ -139,7 +139,7 @@ def test_a_checkpoint_empties_the_journal(tiny: str, folder: Path) -> None:
 
 
 def test_failed_conversations_are_tried_again(tiny: str, folder: Path) -> None:
-    from collab.training.episodes import Episode
+    from collab.training.episode import Episode
     from collab.training.rollout_journal import RolloutJournal
 
     journal = RolloutJournal(folder, 0, "run")

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from collab.environments.domain import Environment, Resources
 from collab.tasks.task import Task
-from collab.training.episodes import Episode, EpisodePlayer, EpisodeStart, gather_all
+from collab.training.episode import Episode, EpisodeStart
+from collab.training.episode_player import EpisodePlayer
+from collab.training.event_loop import gather_all
 from collab.training.live_policy import LivePolicy
 from collab.training.turn_tokens import TurnTokens
 from simulators.chat_models.protocol import SamplingSettings
