@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from collab.data.candidate_note import candidate_note
 from collab.data.export import export_datasets
 from collab.data.views import PairSettings
 from collab.evaluation.plots import rewards_by_window, window_ablation
@@ -168,7 +169,7 @@ def report(rated: Sequence[RatedTask], summary: dict[str, Any], config: Any) -> 
 
 def _add_replies(page: Report, rated: Sequence[RatedTask], first: RatedReply, second: RatedReply) -> None:
     tree = next(task.tree for task in rated if task.tree.task_id == first.task_id)
-    nodes = {node.annotations["candidate"]["index"]: node.id for node in tree.nodes if "candidate" in node.annotations}
+    nodes = {note.index: node.id for node in tree.nodes if (note := candidate_note(node)) is not None}
     for letter, reply in (("A", first), ("B", second)):
         page.add_transcript(tree.conversation(nodes[reply.index]), f"{letter} ({reply.source})")
 

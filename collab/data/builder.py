@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from collab.data.candidate_note import CandidateNote
 from collab.environments.domain import Environment
 from collab.mr import MREstimate, MultiturnReward, ScoredFuture
 from collab.tasks.task import Task
@@ -233,9 +234,7 @@ def _graft(tree: ConversationTree, history_id: int, candidates: Sequence[Candida
     for candidate in candidates:
         node = add_step(tree, history_id, candidate.step)
         rank = ranks.get(candidate.index)
-        node.annotations["candidate"] = {"index": candidate.index, "source": candidate.source, "rank": rank}
-        if len(order) > 1 and rank in (0, len(order) - 1):
-            node.annotations["candidate"]["role"] = "chosen" if rank == 0 else "rejected"
+        CandidateNote.ranked(candidate.index, candidate.source, rank, len(order)).write(node)
         candidate.estimate.graft(tree, node.id)
         if rank != 0:
             continue

@@ -16,7 +16,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from collab.data.views import candidates, kept_nodes, mr_of
+from collab.data.candidate_note import CandidateNote, candidate_note
+from collab.data.views import candidates, kept_nodes, mr_of, ranked_replies
 from collab.environments.domain import BadRecord
 from collab.mr import standard_error
 from simulators.conversation import ConversationTree, Message, Node, Outcome
@@ -221,7 +222,7 @@ def _tree(number: int, rows: Sequence[Mapping[str, Any]]) -> ConversationTree:
             tree.nodes[last].annotations["turn_id"] = turn_id
         _add_candidates(tree, last, turns[prompt])
     assert last is not None
-    best = next((node for node in candidates(tree, last) if node.annotations["candidate"]["rank"] == 0), None)
+    best = next(iter(ranked_replies(tree, last)), None)
     for node in tree.path(best.id if best else last):
         node.annotations["kept"] = True
     return tree
@@ -232,7 +233,7 @@ def _walk(tree: ConversationTree, messages: Sequence[Message]) -> int:
     node_id: int | None = None
     for message in messages:
         same = [child for child in tree.children(node_id) if child.message == message]
-        same.sort(key=lambda child: child.annotations.get("candidate", {}).get("rank", 0))
+        same.sort(key=_rank)
         if not same:
             author = "user" if message.role == "user" else "task"
             same = [tree.add(node_id, message, author)]  # type: ignore[arg-type]
@@ -241,14 +242,17 @@ def _walk(tree: ConversationTree, messages: Sequence[Message]) -> int:
     return node_id
 
 
+def _rank(node: Node) -> int:
+    note = candidate_note(node)
+    return 0 if note is None or note.rank is None else note.rank
+
+
 def _add_candidates(tree: ConversationTree, user_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
     order = sorted(range(len(rows)), key=lambda index: (-rows[index]["score"], index))
     for index, row in enumerate(rows):
         node = tree.add(user_id, Message("assistant", row["completion"]), "policy")
         rank = order.index(index)
-        node.annotations["candidate"] = {"index": index, "source": "public", "rank": rank}
-        if len(rows) > 1 and rank in (0, len(rows) - 1):
-            node.annotations["candidate"]["role"] = "chosen" if rank == 0 else "rejected"
+        CandidateNote.ranked(index, "public", rank, len(rows)).write(node)
         futures = [_future(tree, node, *future) for future in enumerate(_futures(row))]
         rewards = [future["reward"] for future in futures]
         node.annotations["mr"] = {

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from collab.data.candidate_note import candidate_note
 from collab.data.length_balance import LengthPair, balanced_by_length
 from simulators.conversation import ConversationTree, Node
 from simulators.errors import ConfigurationError
@@ -72,7 +73,7 @@ def kept_nodes(tree: ConversationTree) -> list[Node]:
 
 def candidates(tree: ConversationTree, user_node_id: int) -> list[Node]:
     """Return the candidate replies to a user message, in the order they were sampled."""
-    return [node for node in tree.children(user_node_id) if "candidate" in node.annotations]
+    return [node for node in tree.children(user_node_id) if candidate_note(node) is not None]
 
 
 def mr_of(node: Node) -> float | None:
@@ -90,9 +91,10 @@ def components_of(node: Node) -> Mapping[str, float]:
 def ranked_replies(tree: ConversationTree, user_node_id: int) -> list[Node]:
     """Return the candidates that have an MR, best first: by the rank the builder gave them, else by MR."""
     scored = [node for node in candidates(tree, user_node_id) if mr_of(node) is not None]
-    ranks = [node.annotations["candidate"].get("rank") for node in scored]
-    if None not in ranks:
-        return [node for _, node in sorted(zip(ranks, scored, strict=True), key=lambda each: each[0])]
+    notes = {node.id: candidate_note(node) for node in scored}
+    ranks = {node_id: note.rank for node_id, note in notes.items() if note is not None and note.rank is not None}
+    if len(ranks) == len(scored):
+        return sorted(scored, key=lambda node: ranks[node.id])
     return sorted(scored, key=lambda node: (-(mr_of(node) or 0.0), node.id))
 
 

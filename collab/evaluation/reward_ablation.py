@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from collab.data.builder import CandidateSource
+from collab.data.candidate_note import CandidateNote
 from collab.environments.domain import Environment
 from collab.evaluation.statistics import MeanEstimate, kendall_tau_b, mean_and_error
 from collab.mr import MREstimate, MultiturnReward, Observer, ignore
@@ -106,7 +107,7 @@ class RewardAblation:
         replies = []
         for (index, source, step), (rewards, outcome, widest) in zip(found, rated, strict=True):
             node = add_step(tree, user.id, step)
-            node.annotations["candidate"] = {"index": index, "source": source, "rank": None}
+            CandidateNote(index, source).write(node)
             widest.graft(tree, node.id)
             node.annotations["rewards"] = {name: estimate.mean for name, estimate in rewards.items()}
             node.annotations["outcome"] = outcome
@@ -270,10 +271,8 @@ def pair_trees(tasks: Sequence[RatedTask], mechanism: str) -> list[ConversationT
         for reply in task.replies:
             node = tree.add(opening.id, Message("assistant", reply.text), "policy")
             mean = reply.rewards[mechanism].mean if mechanism in reply.rewards else None
-            node.annotations |= {
-                "candidate": {"index": reply.index, "source": reply.source, "rank": None},
-                "mr": {"mean": mean, "used": int(mean is not None), "failed": int(mean is None)},
-            }
+            CandidateNote(reply.index, reply.source).write(node)
+            node.annotations["mr"] = {"mean": mean, "used": int(mean is not None), "failed": int(mean is None)}
             if reply is best:
                 node.annotations["kept"] = True
         trees.append(tree)
