@@ -52,6 +52,9 @@ logger = logging.getLogger(__name__)
 Batch = dict[str, Any]
 """What TRL hands from generation to the loss: padded tensors by name, one row per episode."""
 
+_ROW_MEANS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
+"""TRL's losses that divide by the number of rows, the masked ones included."""
+
 
 @dataclass(slots=True)
 class ConversationSource:
@@ -261,9 +264,12 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         return inputs
 
     def _loss(self, model: Any, inputs: Batch) -> torch.Tensor:
-        """Return the method's loss of one micro-batch, scaled for accumulation; TRL's own unless a subclass has another."""
+        """Return the method's loss of one micro-batch, scaled for accumulation; TRL's own unless a subclass has another.
+
+        It is as if the rows that are left out were not there (TRL's entropy bonus, off by default, is scaled along).
+        """
         loss: torch.Tensor = super()._compute_loss(model, inputs)
-        return loss
+        return loss / inputs["row_share"].clamp(min=1e-6) if self.loss_type in _ROW_MEANS else loss
 
     def _trained_mask(self, inputs: Batch) -> torch.Tensor:
         """1 on the tokens that this micro-batch trains."""

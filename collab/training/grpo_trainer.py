@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from collab.training.conversation_trainer import Batch, ConversationSource, ConversationTrainer
 from collab.training.credit import turn_advantages, without_dead_groups
 from collab.training.episode import Episode
-
-_ROW_MEANS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
-"""TRL's losses that divide by the number of rows, the masked ones included."""
 
 
 class GroupTrainer(ConversationTrainer):
@@ -33,8 +28,3 @@ class GroupTrainer(ConversationTrainer):
         batch["advantages"] = self._per_token(batch, episodes, advantages[mine])
         self._record_groups(values, advantages[mine], episodes, mode)
         return batch
-
-    def _loss(self, model: Any, inputs: Batch) -> torch.Tensor:
-        """TRL's, as if the rows that are left out were not there (its entropy bonus, off by default, is scaled along)."""
-        loss = super()._loss(model, inputs)
-        return loss / inputs["row_share"].clamp(min=1e-6) if self.loss_type in _ROW_MEANS else loss
