@@ -145,7 +145,8 @@ class MultiturnReward:
     `observe` is called with every scored future, for progress and for stopping a run that fails too often (it may raise).
 
     Paper defaults (Table 6): `window_turns` 2 and `num_samples` 3. Window 0 gives the immediate reward of CollabLLM section
-    5.1: the conversation is scored once, as it stands.
+    5.1: the conversation is scored once, as it stands. Where only a whole conversation has a worth (`Domain.plays_to_end`) any
+    other window goes on to its end.
 
     Raises:
         ValueError: for a negative window or fewer than one sample.
@@ -187,7 +188,9 @@ class MultiturnReward:
         """Sample one future of a conversation and score it."""
         seeds = future_seeds(self.seed, task.id, future_index, candidate_index)
         user = self.environment.user_for(task)
-        window = self.window_turns if conversation[-1].content.strip() else 0  # nobody answers an empty reply
+        window = self.environment.window(self.window_turns, conversation)
+        if not conversation[-1].content.strip():
+            window = 0  # nobody answers an empty reply
         future = await sample_future(conversation, user, self.policy, window, seeds)
         scored = await score_future(self.environment, task, future, future_index)
         self.observe(scored)

@@ -13,6 +13,7 @@ from typing import Any
 from collab.rewards.conversation_reward import ConversationReward
 from collab.tasks.task import Task
 from simulators.chat_models.protocol import ChatModel
+from simulators.conversation import Conversation
 from simulators.errors import CollabError
 from simulators.users.protocol import User
 from simulators.users.role_play import RolePlayOptions
@@ -70,9 +71,12 @@ class Domain:
     may raise `SimulatorError` and whatever the model raises. `held_out` names the published test set that a task belongs to, or
     None; tasks of one are refused for training.
 
-    `max_turns` bounds a whole conversation. `base_prompt` and `proactive_prompt` are the policy's system prompts as Base (None:
-    no system prompt) and as Proactive Base (CollabLLM section 4). `licences` are those of known sources of tasks, as SPDX
-    identifiers by Hub id in lower case, for dataset cards.
+    `max_turns` bounds a whole conversation. `plays_to_end` says that a conversation is worth nothing before it is over (its last
+    turn alone is graded): futures then go on until the user leaves, however short the window.
+
+    `base_prompt` and `proactive_prompt` are the policy's system prompts as Base (None: no system prompt) and as Proactive Base
+    (CollabLLM section 4). `licences` are those of known sources of tasks, as SPDX identifiers by Hub id in lower case, for
+    dataset cards.
     """
 
     name: str
@@ -86,6 +90,7 @@ class Domain:
     prepare: Callable[[Task, Resources], Awaitable[Task]] | None = None
     held_out: Callable[[Task], str | None] = nowhere_held_out
     max_turns: int = 8
+    plays_to_end: bool = False
     licences: Mapping[str, str] = field(default_factory=dict)
     base_prompt: str | None = None
     proactive_prompt: str = (
@@ -113,6 +118,15 @@ class Environment:
     @property
     def max_turns(self) -> int:
         return self.domain.max_turns
+
+    def window(self, turns: int, conversation: Conversation) -> int:
+        """Return how many turns a future of a conversation has that is to have `turns` of them.
+
+        Where only a whole conversation has a worth it is all that are left; a window of 0 stays one.
+        """
+        if not turns or not self.domain.plays_to_end:
+            return turns
+        return max(0, self.max_turns - sum(message.role == "assistant" for message in conversation))
 
     async def prepare(self, task: Task) -> Task:
         """Return a task as it is to be played.

@@ -21,7 +21,7 @@ from simulators.errors import CollabError, ConfigurationError
 
 
 class ScoringError(CollabError):
-    """A component could not score this conversation; `outcome` says whose failure it was (judge_error or infra_error)."""
+    """A component could not score this conversation; `outcome` says whose failure it was (judge, infrastructure, user)."""
 
     def __init__(self, message: str, outcome: Outcome = Outcome.JUDGE_ERROR) -> None:
         super().__init__(message)

@@ -58,7 +58,8 @@ def final_reply(conversation: Conversation) -> str | None:
 _BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _HASHES = re.compile(r"^[ \t]*####[ \t]*(\S.*)$", re.MULTILINE)
 _ANNOUNCED = re.compile(
-    r"\b(?:answer|result|solution|total)\b(?:[ \t]+(?:to|of|for)\b[^.:\n]{0,80}?)?[*_ \t]{0,4}(?:\bis\b[ \t]*:?|:|=)[*_ \t]*",
+    r"\b(?P<word>answer|result|solution|total)\b(?:[ \t]+(?:to|of|for)\b[^.:\n]{0,80}?)?"
+    r"[*_ \t]{0,4}(?:\bis\b[ \t]*:?|:|=)[*_ \t]*",
     re.IGNORECASE,
 )
 _CLAUSE_END = re.compile(r"[.!?;](?=\s|$|[*_\"'])|\n")
@@ -74,23 +75,35 @@ _NUMBER = re.compile(
     r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:[ ]?/[ ]?\d+(?![\d.]))?(?:[ ]?\\?%)?(?![\w^])"
 )
 
+_EQUALS = re.compile(rf"=[ ]?(?P<value>{_NUMBER.pattern})(?P<words>(?:[ ]+[A-Za-z][A-Za-z'-]*){{1,20}}[ ]+)$")
+_NEXT_CLAIM = frozenset("is are was were be so or and equals makes make gives give leaves has have had gets get but then".split())
+"""Words after which the next number is said anew, and not a part of what was computed."""
+
 
 def answer(text: str) -> str | None:
     r"""Find the answer a message states: `\boxed{}`, then `#### `, then "the answer is", then the last formula or number.
 
+    A total, a result or a solution may be one on the way: it announces the answer where no statement after it holds a number.
     What stands in a question is no answer ("Is it 5 or 6?"), unless it is boxed or marked.
     """
     if (boxed := last_boxed(text)) is not None:
         return boxed
     if hashes := _HASHES.findall(text):
         return str(hashes[-1]).strip()
-    if (announced := _announced(text)) is not None:
-        return announced
-    statements = "\n".join(part for part in _SENTENCE_GAP.split(text[-TAIL_CHARACTERS:]) if not asks(part))
+    statements = _without_questions(text[-TAIL_CHARACTERS:])
     formula, number = _last(_FORMULA, statements), _last(_NUMBER, statements)
+    stated = max((match.end() for match in (formula, number) if match is not None), default=0)
+    if (announced := _announced(text, max(0, len(text) - TAIL_CHARACTERS) + stated)) is not None:
+        return announced
     if formula is not None and (number is None or number.end() <= formula.end()):
         return next(group for group in formula.groups() if group is not None).strip()
-    return number.group().strip() if number is not None else None
+    return _computed(statements, number).strip() if number is not None else None
+
+
+def _computed(statements: str, last: re.Match[str]) -> str:
+    """Return the last number, or the one that was computed before it: 5 in "125 / 25 = 5 hours to fill 125 cans"."""
+    match = _EQUALS.search(statements[max(0, last.start() - 200) : last.start()])
+    return last.group() if match is None or _NEXT_CLAIM & set(match.group("words").lower().split()) else match.group("value")
 
 
 def last_boxed(text: str) -> str | None:
@@ -109,18 +122,36 @@ def last_boxed(text: str) -> str | None:
     return found
 
 
-def _announced(text: str) -> str | None:
+def _without_questions(text: str) -> str:
+    """Return the text with its questions blanked out, so that what is left stands where it stood."""
+    kept, start = [], 0
+    for end, after in [*(gap.span() for gap in _SENTENCE_GAP.finditer(text)), (len(text), len(text))]:
+        part = text[start:end]
+        kept.append((" " * len(part) if asks(part) else part) + "\n" * (after - end))
+        start = after
+    return "".join(kept)
+
+
+def _announced(text: str, stated: int) -> str | None:
     """Return what follows the last "the answer is" that is followed by something with a digit or a formula in it.
 
-    Where none is, the last announcement of all ("The answer is Tuesday") will do.
+    Where none is, the last announcement of all ("The answer is Tuesday") will do. `stated` is where the last number of a
+    statement ends: a total before it is one on the way.
     """
     fallback: str | None = None
     for match in reversed(list(_ANNOUNCED.finditer(text))[-MAX_ANNOUNCEMENTS:]):
-        rest = text[match.end() : match.end() + TAIL_CHARACTERS].lstrip()
+        whole = text[match.end() : match.end() + TAIL_CHARACTERS]
+        rest = whole.lstrip()
+        start = match.end() + len(whole) - len(rest)
+        on_the_way = match.group("word").lower() != "answer"
         if rest.startswith(("$$", "\\[", "\\(")) and (formula := _FORMULA.match(rest)):
+            if on_the_way and stated > start + formula.end():
+                continue
             return next(group for group in formula.groups() if group is not None).strip()
         end = _CLAUSE_END.search(rest)
         if end is not None and end.group() == "?":
+            continue
+        if on_the_way and stated > start + (end.start() if end else len(rest)):
             continue
         clause = (rest[: end.start()] if end else rest).strip().strip("*_").strip()
         if _SAYS_SOMETHING.search(clause):

@@ -20,6 +20,7 @@ from collab.evaluation.comparison import Cell, successes
 from collab.evaluation.evolving_arms import arms_table, evolving_result, solved, tracked, tracking_table
 from collab.evaluation.paper_tables import evolving_intent
 from collab.evaluation.run import evaluated_conversations, evaluated_tree
+from collab.mr import MultiturnReward
 from collab.rewards.accuracy import MathAccuracy
 from collab.tasks.held_out import in_gsm8k_test
 from collab.tasks.task import Task
@@ -92,6 +93,21 @@ async def test_a_conversation_that_ends_early_scores_nothing_whatever_was_said()
     assert await final.score((*turn * 6, Message("user", "?"), Message("assistant", "Which one?")), task) == 0.0
 
 
+async def test_mr_of_an_early_turn_is_that_of_the_whole_conversation():
+    """The last turn alone is graded, so a window that ends before it would be worth 0 however right the replies are."""
+    environment = Environment(load_domain("evolving_gsm8k", {"turns": 7}), RESOURCES)
+    tasks = tasks_of(turns=7)
+    for ignores, mean in (({}, 1.0), ({"ignores_revisions": True}, 0.0)):
+        policy = reading_policy(tasks, **ignores)
+        for task in tasks:
+            played = await sample_future((), environment.user_for(task), policy, 1, future_seeds(0, task.id, 0))
+            estimate = await MultiturnReward(environment, policy, window_turns=2, num_samples=2).estimate(
+                played.conversation, task
+            )
+            assert estimate.mean == mean
+            assert {len(scored.future.policy_steps) for scored in estimate.futures} == {6}
+
+
 def test_the_token_penalty_is_an_option_of_the_resources():
     terms = domain().make_reward(replace(RESOURCES, token_penalty=0.01)).terms
     assert [component.name for component, _ in terms] == ["accuracy", "intent_tracking", "token_cost"]
@@ -120,6 +136,8 @@ def test_tasks_that_do_not_allow_the_shape_are_unsuitable(options, complaint):
         ({"mixture": {}}, "option mixture"),
         ({"mixture": {4: -1}}, "option mixture"),
         ({"late": 3, "switches": 0}, "late transitions need a switch"),
+        ({"mixture": {4: 1}, "turns": 4}, "option turns stands beside mixture"),
+        ({"mixture": {4: 1}, "late": 1}, "option late stands beside mixture"),
     ],
 )
 def test_impossible_options_are_refused(options, complaint):
@@ -156,7 +174,7 @@ def test_a_model_user_needs_a_model():
         domain(turns=4, user="model").make_user(task, RESOURCES)
     model = ScriptedChatModel(lambda request, rng: "hi")
     user = domain(turns=4, user="model", persona="hasty").make_user(task, replace(RESOURCES, user_model=model))
-    assert user.messages == tuple(task.metadata["evolving"]["messages"])
+    assert user.words == tuple(task.metadata["evolving"]["words"]) == tuple(task.metadata["evolving"]["messages"])
 
 
 def test_a_persona_styles_the_messages_and_nothing_else():
@@ -189,6 +207,7 @@ TARGETS = (
         (("How many?", "It is 12.", "It is 15.", "It is 3."), ("waiting", "current", "current", "unknown")),
         (("It is 7.", "It is 9.", "It is 12.", "Hm."), ("premature", "other", "stale_value", "unknown")),
         (("It is 7.", "I wonder.", "It is 40."), ("premature", "other", "stale_function")),
+        (("It is 12.", "It is 12.", "It is 15.", "It is 40."), ("premature", "current", "current", "unknown")),
     ],
 )
 async def test_every_reply_gets_a_verdict(replies, verdicts):

@@ -180,6 +180,24 @@ def test_shards_take_the_place_of_extraction():
     assert (ingredients.source.text, ingredients.arguments[0].text) == ("How much profit is made?", "34 trays are baked.")
 
 
+@pytest.mark.parametrize(
+    "shards",
+    [
+        ["How much profit is made on 34 trays?", "34 trays are baked."],  # the question tells a value that may be revised
+        ["Nora bakes rolls.", "34 trays are baked."],  # no question, and the last turn would ask none
+        ["How much profit is made?", "34 trays are baked.", "How many rolls is that?"],
+        ["How much profit is made?", " "],
+        ["", "34 trays are baked."],
+    ],
+)
+def test_shards_that_are_not_one_question_and_its_facts_are_not_believed(shards):
+    record = BAKERY | {"shards": [{"shard": shard} for shard in shards]}
+    found, plain = (convert_record(each, "x", seed=0).ingredients for each in (record, BAKERY))
+    assert (found.source, found.arguments) == (plain.source, plain.arguments)
+    blank = BAKERY | {"shards": [{"shard": "How much profit is made?"}, {"shard": ""}, {"shard": "34 trays are baked."}]}
+    assert [each.text for each in convert_record(blank, "x", seed=0).ingredients.arguments] == ["34 trays are baked."]
+
+
 def test_socratic_questions_serve_where_a_line_makes_none():
     answer = "How many rolls are there? ** So 34 x 18 = <<34*18=612>>612\nWhat then? ** <<612/9=68>>68\n#### 68"
     problem = "Nora bakes 34 trays. Each holds 18 rolls. A bag holds 9. How many bags are there?"

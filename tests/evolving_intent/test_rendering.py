@@ -20,7 +20,7 @@ from collab.environments.evolving_intent.intent import (
     Turn,
 )
 from collab.environments.evolving_intent.preview import as_markdown, faults_of, main, sample_tasks
-from collab.environments.evolving_intent.recaps import PROMPT_RECAP, Recap, with_recaps
+from collab.environments.evolving_intent.recaps import PROMPT_RECAP, Recap, recaps_of
 from collab.environments.evolving_intent.rendering import MATH, corrected_part, exchanged_words, render
 from collab.environments.evolving_intent.schedule import Shape
 from tests.evolving_intent.tasks import BAKERY, PROBLEMS
@@ -73,14 +73,13 @@ def test_corrections_repeat_only_what_changed():
 
 def test_recaps_are_appended_from_the_second_turn_on():
     said = render(SCRIPT, PARTS, MATH, 0)
-    assert with_recaps(said, SCRIPT, PARTS, Recap.NONE) == said
-    prompted = with_recaps(said, SCRIPT, PARTS, Recap.PROMPT)
-    assert prompted[0] == said[0] and all(message.endswith(PROMPT_RECAP) for message in prompted[1:])
-    oracle = with_recaps(said, SCRIPT, PARTS, Recap.ORACLE)
+    assert recaps_of(said, SCRIPT, PARTS, Recap.NONE) == ("",) * 4
+    assert recaps_of(said, SCRIPT, PARTS, Recap.PROMPT) == ("", *[PROMPT_RECAP] * 3)
+    oracle = recaps_of(said, SCRIPT, PARTS, Recap.ORACLE)
     assert "Ann has $90" in oracle[1] and "Mr. Bo takes 5." in oracle[1]
     assert "Ann has $90" not in oracle[2] and "Ann has $80" in oracle[2]
     assert "The question now: How much is left?" in oracle[3]
-    dump = with_recaps(said, SCRIPT, PARTS, Recap.DUMP)
+    dump = recaps_of(said, SCRIPT, PARTS, Recap.DUMP)
     assert all(message in dump[3] for message in said[:3])
 
 
@@ -88,7 +87,7 @@ def test_the_oracle_leaves_out_what_another_function_brought():
     own = Function("f1", "First?", frozenset(), (Argument("x", "Only for the first."),))
     parts = Ingredients(PARTS.source, PARTS.arguments, (own,))
     script = (Turn((Switch("f1"), Reveal("x"), Reveal("a1"))), Turn((Reveal("a2"),)), Turn((Switch(SOURCE),)))
-    oracle = with_recaps(render(script, parts, MATH, 0), script, parts, Recap.ORACLE)
+    oracle = recaps_of(render(script, parts, MATH, 0), script, parts, Recap.ORACLE)
     assert "Only for the first." in oracle[1] and "Only for the first." not in oracle[2]
 
 

@@ -150,3 +150,24 @@ def _empty(schema: Schema) -> sqlite3.Connection:
         columns = ", ".join(f'"{column.name}"' for column in table.columns)
         connection.execute(f'CREATE TABLE "{table.name}" ({columns})')
     return connection
+
+
+async def test_no_style_and_no_model_touches_the_schema_or_a_recap():
+    options = {"turns": 4, "recap": "oracle"}
+    plain = load_domain("evolving_sql", options).task_from_record(SINGERS, "x").metadata["evolving"]
+    assert "singer(singer_id, name, country, age)" in plain["preamble"]
+    for seed in range(20):
+        styled = load_domain("evolving_sql", options | {"persona": "hasty", "seed": seed}).task_from_record(SINGERS, "x")
+        for message, recap in zip(styled.metadata["evolving"]["messages"], styled.metadata["evolving"]["recaps"], strict=True):
+            assert message.endswith(recap)
+        assert styled.opening.startswith(plain["preamble"] + "\n\n")
+    chosen = load_domain("evolving_sql", options | {"user": "model"})
+    task = chosen.task_from_record(SINGERS, "x")
+    mute = ScriptedChatModel(lambda request, rng: json.dumps({"message": "hm"}))
+    echo = ScriptedChatModel(
+        lambda request, rng: json.dumps({"message": request.messages[-1].content.split("<point>\n")[1].split("\n</point>")[0]})
+    )
+    for model in (mute, echo):
+        user = chosen.make_user(task, Resources(count_tokens=len, user_model=model))
+        said = [(await user.next_turn((Message("user", "?"),) * turn, 0)).text for turn in range(4)]
+        assert said == task.metadata["evolving"]["messages"]

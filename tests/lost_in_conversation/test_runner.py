@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from collab.environments.lost_in_conversation.assessment import ScoreMode
+from collab.environments.lost_in_conversation.schema import instruction_from_record
 from collab.environments.lost_in_conversation.simulations import ALL_SIMULATIONS, Simulation, UserSettings
 from collab.environments.lost_in_conversation.verifiers import Verifiers
 from collab.evaluation.lost_in_conversation.runner import SimulationSettings, row_from_tree, simulate
@@ -180,6 +181,26 @@ async def test_a_user_who_keeps_the_shards_back_is_not_the_policys_failure(tmp_p
     assert all(row.score(ScoreMode.MAX) is None for row in rows)
     assert Simulation.SHARDED not in results.metrics()["math"] and results.metrics()["math"][Simulation.FULL].unscored == 0
     assert "6 of 12 conversations have no score: simulator_kept_back." in results.warnings()
+
+
+async def test_a_last_reply_that_was_cut_does_not_make_it_the_policys_failure(tmp_path):
+    user = ScriptedChatModel(lambda request, rng: '{"response": "I do not know.", "shard_id": -1}', name="silent")
+
+    class Cut(ScriptedChatModel):
+        async def complete(self, request):
+            return [replace(each, finish_reason="length") for each in await super().complete(request)]
+
+    policy = Policy(Cut(lambda request, rng: "Tell me more", name="wordy"), name="wordy")
+    results = await simulate(INSTRUCTIONS[:1], policy, tmp_path, ("sharded",), replace(SETTINGS, user=UserSettings(user)))
+    assert {(row.outcome, row.failure) for row in results.rows} == {(Outcome.TRUNCATED, "simulator_kept_back")}
+
+
+async def test_another_problem_under_the_same_id_is_not_given_the_old_score(tmp_path):
+    await simulate(INSTRUCTIONS[:1], ASSISTANTS.perfect(), tmp_path, ("sharded",), SETTINGS)
+    changed = instruction_from_record({**INSTRUCTIONS[0].record, "answer": "#### 12345"}, INSTRUCTIONS[0].split)
+    assert changed.id == INSTRUCTIONS[0].id
+    with pytest.raises(ConfigurationError, match="another problem called"):
+        await simulate([changed], ASSISTANTS.perfect(), tmp_path, ("sharded",), SETTINGS)
 
 
 async def test_a_simulator_that_falls_back_is_flagged_in_a_conversation_that_counts(tmp_path):

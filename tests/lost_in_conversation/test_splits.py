@@ -56,6 +56,14 @@ def test_the_domain_refuses_them_too(collab_data):
     assert domain(split="evaluation").task_from_record(json.loads(line), "0").id.startswith("evaluation/math/")
 
 
+def test_problems_to_measure_with_are_held_out_whatever_the_split(collab_data):
+    lines = (collab_data / "lost-in-conversation" / "math.jsonl").read_text("utf-8").splitlines()
+    chosen = domain(split="evaluation")
+    tasks = [chosen.task_from_record(json.loads(line), "x") for line in lines]
+    assert {chosen.held_out(task) for task in tasks} == {"the evaluation problems of Lost in Conversation"}
+    assert domain().held_out(domain().task_from_record(math_record(1), "x")) is None
+
+
 def test_published_training_and_evaluation_problems_are_disjoint(collab_data):
     """Ids of the two files collide as they are published; here they cannot, and no question is shared."""
     evaluation = load_instructions(collab_data / "lost-in-conversation" / "math.jsonl", "evaluation").instructions

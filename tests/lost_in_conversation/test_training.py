@@ -10,6 +10,7 @@ from collab.environments.lost_in_conversation.curriculum import Curriculum, at_l
 from collab.environments.lost_in_conversation.schema import Split, instruction_from_record
 from collab.environments.lost_in_conversation.training import instruction_of_task, task_from_instruction
 from collab.environments.registry import load_domain, load_environment
+from collab.mr import score_future
 from collab.tasks.task import Task
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.conversation import Message, Outcome
@@ -109,6 +110,27 @@ async def test_with_a_user_model_the_user_is_the_papers():
         "lost_in_conversation", Resources(count_tokens=len, user_model=ScriptedChatModel(lambda request, rng: "")), {}
     )
     assert isinstance(environment.user_for(environment.domain.task_from_record(math_record(1), "0")), ModelShardedUser)
+
+
+async def test_a_user_that_keeps_the_shards_back_leaves_no_reward():
+    silent = ScriptedChatModel(lambda request, rng: '{"response": "I do not know.", "shard_id": -1}')
+    resources = Resources(count_tokens=len, user_model=silent)
+    environment = load_environment("lost_in_conversation", resources, {"max_turns": 5})
+    task = environment.domain.task_from_record(math_record(1), "0")
+    policy = Policy(ScriptedChatModel(lambda request, rng: "Tell me more."))
+    future = await sample_future((), environment.user_for(task), policy, environment.max_turns, future_seeds(0, task.id, 0))
+    scored = await score_future(environment, task, future)
+    assert (scored.reward, scored.outcome) == (None, Outcome.USER_ERROR) and "did not tell all" in scored.error
+    short = await sample_future((), environment.user_for(task), policy, 3, future_seeds(0, task.id, 0))
+    assert (await score_future(environment, task, short)).reward == 0.0  # it is not over yet
+
+
+def test_a_record_without_an_id_makes_a_task_that_can_be_played():
+    record = math_record(1)
+    del record["task_id"]
+    environment = load_environment("lost_in_conversation", RESOURCES, {})
+    task = environment.domain.task_from_record(record, "line-7")
+    assert "line-7" in task.id and environment.user_for(task) and instruction_of_task(task).id == task.id
 
 
 async def test_the_context_stands_before_the_opening():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from collab.environments.evolving_intent.answers import TurnTarget, turn_targets
 from collab.environments.evolving_intent.conversion import Conversion, Rejected
 from collab.environments.evolving_intent.intent import Revision, Script, Switch, states
-from collab.environments.evolving_intent.recaps import Recap, with_recaps
+from collab.environments.evolving_intent.recaps import Recap, recaps_of
 from collab.environments.evolving_intent.rendering import Phrases, render
 from collab.environments.evolving_intent.schedule import Infeasible, Shape, repeated, schedule
 from collab.environments.evolving_intent.verification import terminal_violations, violations
@@ -17,14 +17,40 @@ from simulators.seeds import derive_seed
 
 _DRAWS = 6
 
+Style = Callable[[str, int], str]
+"""Puts the words of a turn (from 0) into somebody's style."""
+
+
+def plainly(words: str, turn: int) -> str:
+    """Leave words as they are."""
+    return words
+
+
+def framed(words: str, before: str, after: str) -> str:
+    """Return a message: the words of its turn, between what stands before and after them."""
+    return "\n\n".join(part for part in (before, words, after) if part)
+
 
 @dataclass(frozen=True, slots=True)
 class EvolvingConversation:
-    """What a scheduled user says, turn by turn, with the transitions behind it and the targets of the agent's replies."""
+    """What a scheduled user says, turn by turn, with the transitions behind it and the targets of the agent's replies.
 
-    messages: tuple[str, ...]
+    `words` are the user's own. `preamble` stands before the first (a database's schema, the tools), `recaps` after each ("" for
+    none); neither is put into anybody's style or words, since grading rests on them.
+    """
+
+    words: tuple[str, ...]
     script: Script
     targets: tuple[TurnTarget, ...]
+    preamble: str = ""
+    recaps: tuple[str, ...] = ()
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The messages as they are sent."""
+        recaps = self.recaps or ("",) * len(self.words)
+        before = (self.preamble, *[""] * (len(self.words) - 1))
+        return tuple(framed(*parts) for parts in zip(self.words, before, recaps, strict=True))
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -38,27 +64,36 @@ class EvolvingConversation:
         """Return the conversation as plain JSON data, for a task's metadata."""
         return {
             "messages": list(self.messages),
+            "words": list(self.words),
+            "preamble": self.preamble,
+            "recaps": list(self.recaps),
             "kinds": list(self.kinds),
             "targets": [asdict(target) for target in self.targets],
         }
 
 
-def single(conversion: Conversion) -> EvolvingConversation:
-    """Return the single-turn setting: the source problem, word for word."""
+def single(conversion: Conversion, style: Style = plainly) -> EvolvingConversation:
+    """Return the single-turn setting: the source problem, word for word where no style is given."""
     script = repeated(conversion.ingredients, 1)
-    return EvolvingConversation(_opened((conversion.task.text,), conversion), script, _targets(script, conversion))
+    words = (style(conversion.task.text, 0),)
+    return EvolvingConversation(words, script, _targets(script, conversion), _preamble(conversion))
 
 
-def repeat(conversion: Conversion, turns: int, phrases: Phrases, seed: int) -> EvolvingConversation:
+def repeat(conversion: Conversion, turns: int, phrases: Phrases, seed: int, style: Style = plainly) -> EvolvingConversation:
     """Return the repeat control: the source problem, asked `turns` times (paper, appendix F.4)."""
     script = repeated(conversion.ingredients, turns)
     said = render(script, conversion.ingredients, phrases, derive_seed(seed, conversion.task.id, "words"))
-    messages = tuple(message.replace(said[0], conversion.task.text) for message in said)
-    return EvolvingConversation(_opened(messages, conversion), script, _targets(script, conversion))
+    words = tuple(style(message.replace(said[0], conversion.task.text), turn) for turn, message in enumerate(said))
+    return EvolvingConversation(words, script, _targets(script, conversion), _preamble(conversion))
 
 
 def evolve(
-    conversion: Conversion, shape: Shape, phrases: Phrases, seed: int = 0, recap: Recap = Recap.NONE
+    conversion: Conversion,
+    shape: Shape,
+    phrases: Phrases,
+    seed: int = 0,
+    recap: Recap = Recap.NONE,
+    style: Style = plainly,
 ) -> EvolvingConversation:
     """Return one conversation of a shape. The same seed gives the same conversation.
 
@@ -69,7 +104,7 @@ def evolve(
         Rejected: stage "schedule", when the shape is not feasible or every draw left a stale value without effect.
     """
     if shape.turns == 1:
-        return single(conversion)
+        return single(conversion, style)
     for draw in range(_DRAWS):
         try:
             script = schedule(conversion.ingredients, shape, derive_seed(seed, conversion.task.id, "schedule", draw))
@@ -82,14 +117,14 @@ def evolve(
     if broken := violations(script, conversion.ingredients, shape) + terminal_violations(script, conversion.ingredients):
         raise AssertionError(f"task {conversion.task.id}: the schedule breaks its rules: {broken}")
     said = render(script, conversion.ingredients, phrases, derive_seed(seed, conversion.task.id, "words"))
-    messages = with_recaps(said, script, conversion.ingredients, recap)
-    return EvolvingConversation(_opened(messages, conversion), script, _targets(script, conversion))
+    words = tuple(style(message, turn) for turn, message in enumerate(said))
+    recaps = recaps_of(words, script, conversion.ingredients, recap)
+    return EvolvingConversation(words, script, _targets(script, conversion), _preamble(conversion), recaps)
 
 
-def _opened(messages: tuple[str, ...], conversion: Conversion) -> tuple[str, ...]:
-    """Put what every conversation about the task starts with (a database's schema, the tools) before the first message."""
-    preamble = str(conversion.task.details.get("preamble", ""))
-    return (f"{preamble}\n\n{messages[0]}", *messages[1:]) if preamble else messages
+def _preamble(conversion: Conversion) -> str:
+    """Return what every conversation about the task starts with: a database's schema, the tools."""
+    return str(conversion.task.details.get("preamble", ""))
 
 
 def harmless_ways(script: Script, conversion: Conversion) -> list[str]:

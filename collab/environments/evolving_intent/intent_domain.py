@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from collab.environments.domain import BadRecord, Domain, Resources, Unsuitable, nowhere_held_out
 from collab.environments.evolving_intent.arms import arm_shapes
-from collab.environments.evolving_intent.conversations import EvolvingConversation, evolve, repeat
+from collab.environments.evolving_intent.conversations import Style, evolve, plainly, repeat
 from collab.environments.evolving_intent.conversion import FORMAT, Conversion, Rejected, conversion_from_record
 from collab.environments.evolving_intent.personas import Persona, in_style, persona_named
 from collab.environments.evolving_intent.recaps import Recap
@@ -30,6 +30,8 @@ from simulators.errors import ConfigurationError
 from simulators.seeds import derive_seed
 from simulators.users.protocol import User
 from simulators.users.scheduled import ScheduledUser
+
+DEFAULT_TURNS = 7
 
 WORKING_PROMPT = (
     "You are helping a user who works on a task step by step. They may leave things out, correct themselves, or ask for "
@@ -74,7 +76,7 @@ class Setting:
 def domain_of(
     definition: IntentDomain,
     *,
-    turns: int = 7,
+    turns: int | None = None,
     switches: int | None = None,
     revisions: int | None = None,
     late: int = 0,
@@ -90,12 +92,13 @@ def domain_of(
 ) -> Domain:
     """Return a definition as a domain.
 
-    A conversation has `turns` turns, `switches` and `revisions` of them what the names say (by default a third each of the turns
-    after the first), the rest reveals; `late` transitions follow the final switch. `control="repeat"` asks the source problem
-    `turns` times instead. `mixture` maps numbers of turns to shares ({1: 0.25, 4: 0.25, 7: 0.5}) and draws each task's
-    from them, among tasks that allow the longest. `recap` is none, prompt, oracle or dump. `user="model"` lets the user model
-    put the messages into words, `persona` gives the user a style. `tracking_weight` rewards the share of turns answered rightly.
-    `exact` takes only tasks whose every target is known, `every_arm` only those that all arms of an evaluation can be played on.
+    A conversation has `turns` turns (7 by default), `switches` and `revisions` of them what the names say (by default a third
+    each of the turns after the first), the rest reveals; `late` transitions follow the final switch. `control="repeat"` asks the
+    source problem `turns` times instead. `mixture` maps numbers of turns to shares ({1: 0.25, 4: 0.25, 7: 0.5}) and draws each
+    task's from them, among tasks that allow the longest; it stands instead of the four numbers. `recap` is none, prompt, oracle
+    or dump. `user="model"` lets the user model put the messages into words, `persona` gives the user a style. `tracking_weight`
+    rewards the share of turns answered rightly. `exact` takes only tasks whose every target is known, `every_arm` only those that
+    all arms of an evaluation can be played on.
     Tasks that do not allow the shape are unsuitable: they are passed over and counted.
 
     Raises:
@@ -121,12 +124,14 @@ def domain_of(
         return task_of(definition, _conversion(definition, record, default_id, setting), setting)
 
     def make_user(task: Task, resources: Resources) -> User:
-        messages = tuple(task.metadata["evolving"]["messages"])
+        evolving = task.metadata["evolving"]
         if setting.user == "rules":
-            return ScheduledUser(messages)
+            return ScheduledUser(tuple(evolving["messages"]))
         if resources.user_model is None:
             raise ConfigurationError(f"{definition.name}: user=model needs a user model; set one, or use user=rules")
-        return RewordedUser(resources.user_model, messages, setting.persona)
+        return RewordedUser(
+            resources.user_model, tuple(evolving["words"]), setting.persona, evolving["preamble"], tuple(evolving["recaps"])
+        )
 
     def make_reward(resources: Resources) -> ConversationReward:
         terms: list[tuple[RewardComponent, float]] = [(FinalTurn(definition.verifier()), 1.0)]
@@ -146,6 +151,7 @@ def domain_of(
         selects=_is_no_header,
         held_out=definition.held_out,
         max_turns=max(shape.turns for shape, _ in setting.shapes),
+        plays_to_end=True,
         proactive_prompt=WORKING_PROMPT,
     )
 
@@ -199,19 +205,18 @@ def task_of(definition: IntentDomain, conversion: Conversion, setting: Setting) 
     """
     shape = _draw(setting.shapes, derive_seed(setting.seed, conversion.task.id, "turns"))
     longest = max(setting.shapes, key=lambda entry: entry[0].turns)[0]
+    style = _style(conversion, setting)
     try:
         if control_is_repeat := setting.control == "repeat":
-            conversation = repeat(conversion, shape.turns, definition.phrases, setting.seed)
+            conversation = repeat(conversion, shape.turns, definition.phrases, setting.seed, style)
         else:
-            conversation = evolve(conversion, longest, definition.phrases, setting.seed, setting.recap)
+            conversation = evolve(conversion, longest, definition.phrases, setting.seed, setting.recap, style)
         if shape != longest and not control_is_repeat:
-            conversation = evolve(conversion, shape, definition.phrases, setting.seed, setting.recap)
+            conversation = evolve(conversion, shape, definition.phrases, setting.seed, setting.recap, style)
         for arm in arm_shapes() if setting.every_arm else ():
             evolve(conversion, arm, definition.phrases, setting.seed)
     except Rejected as rejection:
         raise Unsuitable(str(rejection)) from None
-    if setting.persona is not None and setting.user == "rules":
-        conversation = _styled(conversation, conversion, setting.persona, setting.seed)
     return Task(
         id=conversion.task.id,
         goal=conversion.task.text,
@@ -225,19 +230,25 @@ def task_of(definition: IntentDomain, conversion: Conversion, setting: Setting) 
     )
 
 
-def _styled(conversation: EvolvingConversation, conversion: Conversion, persona: Persona, seed: int) -> EvolvingConversation:
-    messages = tuple(
-        in_style(message, persona, derive_seed(seed, conversion.task.id, "style", number))
-        for number, message in enumerate(conversation.messages)
-    )
-    return replace(conversation, messages=messages)
+def _style(conversion: Conversion, setting: Setting) -> Style:
+    """Return the persona's style where rules render it; a model is told of the persona instead."""
+    persona = setting.persona
+    if persona is None or setting.user != "rules":
+        return plainly
+    return lambda words, turn: in_style(words, persona, derive_seed(setting.seed, conversion.task.id, "style", turn))
 
 
 def _shapes(
-    name: str, turns: int, switches: int | None, revisions: int | None, late: int, mixture: Mapping[int, float] | None
+    name: str, turns: int | None, switches: int | None, revisions: int | None, late: int, mixture: Mapping[int, float] | None
 ) -> tuple[tuple[Shape, float], ...]:
+    numbers = {"turns": turns, "switches": switches, "revisions": revisions, "late": late or None}
+    if mixture is not None and (beside := [option for option, value in numbers.items() if value is not None]):
+        raise ConfigurationError(
+            f"{name}: option {beside[0]} stands beside mixture, which says how many turns there are; set options.mixture to null"
+        )
     try:
         if mixture is None:
+            turns = DEFAULT_TURNS if turns is None else turns
             third = (turns - 1) // 3
             shape = Shape(turns, third if switches is None else switches, third if revisions is None else revisions, late)
             return ((shape, 1.0),)

@@ -26,12 +26,12 @@ PROMPT_RECAP = (
 )
 
 
-def with_recaps(messages: Sequence[str], script: Script, ingredients: Ingredients, recap: Recap) -> tuple[str, ...]:
-    """Return the messages with the recap appended from the second turn on."""
+def recaps_of(messages: Sequence[str], script: Script, ingredients: Ingredients, recap: Recap) -> tuple[str, ...]:
+    """Return what is appended to each message: the recap from the second turn on, nothing to the first."""
     if recap is Recap.NONE:
-        return tuple(messages)
+        return ("",) * len(messages)
     path = states(script, ingredients)
-    result = [messages[0]]
+    result = [""]
     for number in range(1, len(messages)):
         if recap is Recap.PROMPT:
             addition = PROMPT_RECAP
@@ -39,7 +39,7 @@ def with_recaps(messages: Sequence[str], script: Script, ingredients: Ingredient
             addition = oracle(path[number], ingredients)
         else:
             addition = "For reference, what I said before:\n" + "\n".join(f"- {message}" for message in messages[:number])
-        result.append(f"{messages[number]}\n\n{addition}")
+        result.append(addition)
     return tuple(result)
 
 

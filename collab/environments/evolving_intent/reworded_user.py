@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from collab.environments.evolving_intent.conversations import framed
 from collab.environments.evolving_intent.critical_tokens import lost_meaning
 from collab.environments.evolving_intent.personas import Persona
 from simulators.chat_models.protocol import ChatModel, ChatRequest, SamplingSettings
@@ -36,14 +37,17 @@ wants to make and the assistant's last reply. Make exactly that point, in the pe
 
 @dataclass(frozen=True, slots=True)
 class RewordedUser:
-    """Says `messages` in order, each reworded by `model`, and leaves after the last.
+    """Says `words` in order, each reworded by `model`, and leaves after the last.
 
-    `persona` colours how the person writes. The opening is reworded too.
+    `persona` colours how the person writes. The opening is reworded too; `preamble` before it and the `recaps` after each turn's
+    words ("" for none) are said as they are.
     """
 
     model: ChatModel
-    messages: tuple[str, ...]
+    words: tuple[str, ...]
     persona: Persona | None = None
+    preamble: str = ""
+    recaps: tuple[str, ...] = ()
     sampling: SamplingSettings = field(default_factory=lambda: SamplingSettings(max_tokens=300, temperature=0.7))
 
     async def next_turn(self, conversation: Conversation, seed: int) -> UserTurn:
@@ -53,9 +57,10 @@ class RewordedUser:
             ChatModelError: the model failed; its failure is never papered over with the rules' words.
         """
         said = sum(message.role == "user" for message in conversation)
-        if said >= len(self.messages):
+        if said >= len(self.words):
             return UserTurn("", ends=True)
-        point = self.messages[said]
+        point = self.words[said]
+        before, after = "" if said else self.preamble, self.recaps[said] if self.recaps else ""
         for attempt in range(ATTEMPTS):
             request = ChatRequest(
                 self._prompt(point, conversation), self.sampling, seed=derive_seed(seed, "words", attempt), role="user"
@@ -67,8 +72,8 @@ class RewordedUser:
             text = str(reply.values["message"]).strip()
             flags = flags_of(text, ends=False, conversation=conversation, goal_runs=frozenset())
             if lost_meaning(point, text) is None and ROLE_FLIP not in flags:
-                return UserTurn(text, completion=reply.completion, flags=flags)
-        return UserTurn(point, flags=(FALLBACK,))
+                return UserTurn(framed(text, before, after), completion=reply.completion, flags=flags)
+        return UserTurn(framed(point, before, after), flags=(FALLBACK,))
 
     def _prompt(self, point: str, conversation: Conversation) -> Conversation:
         """Static part first, so that a prefix cache serves it for every turn of every task."""

@@ -62,16 +62,18 @@ async def track(
 
 async def _verdict(reply: str, target: TurnTarget, verifier: ReplyVerifier, task: Task) -> Verdict:
     answers = verifier.answers(reply)
-    if target.answer is not None and answers and await verifier.gives(reply, target.answer, task):
-        return Verdict.CURRENT
+    if not target.told:
+        return Verdict.PREMATURE if answers else Verdict.WAITING
+    if target.answer is None:
+        return Verdict.UNKNOWN
     if answers:
+        if await verifier.gives(reply, target.answer, task):
+            return Verdict.CURRENT
         for verdict, stale in ((Verdict.STALE_VALUE, target.stale_values), (Verdict.STALE_FUNCTION, target.stale_functions)):
             for text in stale:
                 if await verifier.gives(reply, text, task):
                     return verdict
-    if not target.told:
-        return Verdict.PREMATURE if answers else Verdict.WAITING
-    return Verdict.UNKNOWN if target.answer is None else Verdict.OTHER
+    return Verdict.OTHER
 
 
 @dataclass(frozen=True, slots=True)

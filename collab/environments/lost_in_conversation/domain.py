@@ -10,7 +10,7 @@ from collab.environments.domain import BadRecord, Domain, Resources
 from collab.environments.lost_in_conversation.assessment import Assessor, ScoreMode, StopWhenRight
 from collab.environments.lost_in_conversation.schema import Split, TaskKind, instruction_from_record
 from collab.environments.lost_in_conversation.simulations import Simulation, UserSettings, make_user, preamble_of
-from collab.environments.lost_in_conversation.splits import check_may_train
+from collab.environments.lost_in_conversation.splits import check_may_train, is_known_evaluation_problem
 from collab.environments.lost_in_conversation.strategy_judge import ModelClassifier, RuleClassifier
 from collab.environments.lost_in_conversation.training import RewardName, instruction_of_task, reward_terms, task_from_instruction
 from collab.environments.lost_in_conversation.verifiers import Verifiers
@@ -56,6 +56,8 @@ def domain(
     if premature_penalty < 0 or refusal_penalty < 0:
         raise ConfigurationError("options premature_penalty and refusal_penalty must not be negative")
 
+    most_turns = 1 if chosen_simulation.single_turn else max_turns + (chosen_simulation is Simulation.RECAP)
+
     def task_from_record(record: Mapping[str, Any], default_id: str) -> Task:
         instruction = instruction_from_record(record, chosen_split, default_id)
         if kind is not None and instruction.kind is not kind:
@@ -65,6 +67,11 @@ def domain(
         if not chosen_simulation.single_turn and len(instruction.shards) > max_turns:
             raise BadRecord(f"{len(instruction.shards)} shards need as many turns; max_turns is {max_turns}")
         return task_from_instruction(instruction)
+
+    def held_out(task: Task) -> str | None:
+        instruction = instruction_of_task(task)
+        known = instruction.split is Split.EVALUATION or is_known_evaluation_problem(instruction)
+        return "the evaluation problems of Lost in Conversation" if known else None
 
     def assessor_of(resources: Resources) -> Assessor:
         judge = resources.judge_model
@@ -83,7 +90,7 @@ def domain(
 
     def make_reward(resources: Resources) -> ConversationReward:
         assessor = assessor_of(resources)
-        terms = reward_terms(reward, assessor, chosen_simulation, mode, premature_penalty, refusal_penalty)
+        terms = reward_terms(reward, assessor, chosen_simulation, mode, premature_penalty, refusal_penalty, most_turns)
         return ConversationReward(terms)
 
     return Domain(
@@ -94,7 +101,9 @@ def domain(
         make_user=user_of,
         make_reward=make_reward,
         bundled="lost_in_conversation.jsonl",
-        max_turns=1 if chosen_simulation.single_turn else max_turns + (chosen_simulation is Simulation.RECAP),
+        max_turns=most_turns,
+        plays_to_end=True,
+        held_out=held_out,
         proactive_prompt=WARNING,
     )
 

@@ -138,7 +138,7 @@ def instruction_from_record(record: Mapping[str, Any], split: Split, default_id:
         split=split,
         full=full,
         shards=shards,
-        record=record,
+        record={**record, "task_id": source_id},
         context=context,
         fingerprint=fingerprint(_problem_text(kind, record)),
     )

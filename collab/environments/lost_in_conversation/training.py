@@ -18,12 +18,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from collab.environments.domain import BadRecord
-from collab.environments.lost_in_conversation.assessment import AssessedReply, Assessor, ScoreMode, conversation_score
+from collab.environments.lost_in_conversation.assessment import (
+    FULLY_RIGHT,
+    AssessedReply,
+    Assessor,
+    ScoreMode,
+    conversation_score,
+)
 from collab.environments.lost_in_conversation.schema import Instruction, Split, instruction_from_record
 from collab.environments.lost_in_conversation.simulations import Simulation, preamble_of, sufficient_turn
-from collab.rewards.component import RewardComponent
+from collab.rewards.component import RewardComponent, ScoringError
 from collab.tasks.task import Task
-from simulators.conversation import Conversation
+from simulators.conversation import Conversation, Outcome
 from simulators.errors import ConfigurationError
 
 RewardName = Literal["outcome", "premature", "abstention"]
@@ -57,20 +63,32 @@ def instruction_of_task(task: Task) -> Instruction:
 
 @dataclass(frozen=True, slots=True)
 class _Component:
-    """What the three components share: they assess the conversation, and the assessor remembers it for the next one."""
+    """What the three components share: they assess the conversation, and the assessor remembers it for the next one.
+
+    `max_turns` is where the environment ends a conversation.
+    """
 
     assessor: Assessor
     simulation: Simulation
+    max_turns: int
 
     @property
     def value_range(self) -> tuple[float, float]:
         return (0.0, 1.0)
 
     async def _assessed(self, conversation: Conversation, task: Task) -> tuple[list[AssessedReply], int | None]:
-        """Return the replies and the turn at which all shards were told."""
+        """Return the replies and the turn at which all shards were told.
+
+        Raises:
+            ScoringError: also where the turns ran out before the user had told everything, which is not the policy's doing.
+        """
         instruction = instruction_of_task(task)
         replies = await self.assessor.assess(conversation, instruction, self.simulation)
-        return replies, sufficient_turn(conversation, instruction, self.simulation, preamble_of(instruction))
+        told = sufficient_turn(conversation, instruction, self.simulation, preamble_of(instruction))
+        solved = any((reply.score or 0.0) >= FULLY_RIGHT for reply in replies)
+        if told is None and len(replies) >= self.max_turns and not solved:
+            raise ScoringError(f"the user did not tell all of {task.id} in {self.max_turns} turns", Outcome.USER_ERROR)
+        return replies, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +153,13 @@ def reward_terms(
     mode: ScoreMode,
     premature_penalty: float,
     refusal_penalty: float,
+    max_turns: int,
 ) -> tuple[tuple[RewardComponent, float], ...]:
     """Return the reward's components with their weights. Those that a reward does not use are measured with weight 0."""
     premature = premature_penalty if reward in ("premature", "abstention") else 0.0
     withheld = refusal_penalty if reward == "abstention" else 0.0
     return (
-        (ConversationOutcome(assessor, simulation, mode), 1.0),
-        (PrematureAnswers(assessor, simulation), -premature),
-        (WithheldAnswers(assessor, simulation), -withheld),
+        (ConversationOutcome(assessor, simulation, max_turns, mode), 1.0),
+        (PrematureAnswers(assessor, simulation, max_turns), -premature),
+        (WithheldAnswers(assessor, simulation, max_turns), -withheld),
     )

@@ -14,6 +14,7 @@ journal makes that part free.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -93,6 +94,7 @@ class SimulationSettings:
             "task_prompt": self.task_prompt,
             "classifier": self.classifier,
             "judge": self.judge_model.name if self.judge_model else None,
+            "databases": str(self.verifiers.databases) if self.verifiers.databases else None,
             **self.user.describe(),
         }
 
@@ -140,7 +142,7 @@ async def simulate(
 
         async def one(run: _Run) -> None:
             if run.tree_id in trees:
-                rows[run.tree_id] = row_from_tree(trees.read(run.tree_id))
+                rows[run.tree_id] = _recorded(trees.read(run.tree_id), run)
             else:
                 row, tree = await player.play(run)
                 rows[run.tree_id] = row
@@ -199,7 +201,7 @@ class _Player:
             simulator_flags=dict(flags),
             error=future.error,
         )
-        row = replace(row, failure=_failure(row))
+        row = replace(row, failure=_failure(row, cap))
         return row, None if row.failure == "infrastructure" else _tree(run, row, future, policy)
 
     def _system_prompt(self, instruction: Instruction) -> str | None:
@@ -207,8 +209,8 @@ class _Player:
         return "\n\n".join(part for part in (self._policy.system_prompt, *task) if part) or None
 
 
-def _failure(row: ConversationRow) -> str | None:
-    """Say who is to blame for a conversation without a score; None where it has one.
+def _failure(row: ConversationRow, cap: int) -> str | None:
+    """Say who is to blame for a conversation of at most `cap` replies without a score; None where it has one.
 
     `simulator_kept_back`: the turn cap came before the user had told all shards, and no attempt was right all the same.
     """
@@ -217,7 +219,7 @@ def _failure(row: ConversationRow) -> str | None:
     if not row.outcome.earns_reward:
         return "infrastructure"
     solved = any((reply.score or 0.0) >= FULLY_RIGHT for reply in row.replies)
-    if row.outcome is Outcome.WINDOW_FULL and row.sufficient_turn is None and not solved:
+    if len(row.replies) >= cap and row.sufficient_turn is None and not solved:
         return "simulator_kept_back"
     return None
 
@@ -229,6 +231,7 @@ def _tree(run: _Run, row: ConversationRow, future: Future, policy: Policy) -> Co
         "policy": policy.name,
         "system_prompt": policy.system_prompt,
         "instruction": row.instruction,
+        "problem": _digest_of(run.instruction),
         "task": str(row.kind),
         "goal": run.instruction.full,
         "simulation": str(row.simulation),
@@ -246,6 +249,22 @@ def _tree(run: _Run, row: ConversationRow, future: Future, policy: Policy) -> Co
     for node, reply in zip(replies, row.replies, strict=True):
         node.annotations["assessed"] = asdict(reply)
     return tree
+
+
+def _digest_of(instruction: Instruction) -> str:
+    """Return a fingerprint of all that a problem says and is graded by, so that another one under its id is noticed."""
+    record = json.dumps(dict(instruction.record), sort_keys=True, default=str)
+    return hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _recorded(tree: ConversationTree, run: _Run) -> ConversationRow:
+    """Return the row of a finished conversation, once it is sure that it was about this problem."""
+    if tree.metadata.get("problem", _digest_of(run.instruction)) != _digest_of(run.instruction):
+        raise ConfigurationError(
+            f"this folder holds conversations about another problem called {run.instruction.id} (or other shards of it); use "
+            "another folder"
+        )
+    return row_from_tree(tree)
 
 
 def row_from_tree(tree: ConversationTree) -> ConversationRow:

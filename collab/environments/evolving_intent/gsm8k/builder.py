@@ -1,6 +1,7 @@
 """The rules builder of GSM8K: from a problem with its annotated solution to ingredients, without any model.
 
-Records that carry LLM-made `shards` (shard 1 is the question) skip the extraction rules; their solution is used as any other.
+Records that carry LLM-made `shards` (shard 1 is the question) skip the extraction rules, unless that question holds values, is
+none, or is not the only one: such shards are not believed. Their solution is used as any other.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collab.environments.evolving_intent.gsm8k.calculator import (
     read_calculation,
 )
 from collab.environments.evolving_intent.gsm8k.counterfactuals import Exchange, exchanges
+from collab.environments.evolving_intent.gsm8k.counts import holds_values
 from collab.environments.evolving_intent.gsm8k.extraction import Extraction, NotExtractable, extract
 from collab.environments.evolving_intent.gsm8k.questions import step_questions
 from collab.environments.evolving_intent.gsm8k.resemblance import alike
@@ -199,9 +201,9 @@ def _is_exact(entry: tuple[Exchange, ...]) -> bool:
 
 
 def _extract(task: SourceTask) -> Extraction:
-    shards = task.details.get("shards")
-    if shards and len(shards) > 1:
-        return Extraction(tidy(shards[0]), tuple(tidy(shard) for shard in shards[1:]))
+    question, *facts = [tidy(shard) for shard in task.details.get("shards", ()) if shard.strip()] or [""]
+    if facts and question.endswith("?") and not holds_values(question) and not any(fact.endswith("?") for fact in facts):
+        return Extraction(question, tuple(facts))
     try:
         return extract(task.text)
     except NotExtractable as error:
