@@ -28,12 +28,15 @@ from simulators.whole_file import write_whole
 _REASONS = 3
 """How many reasons are told why records do not suit an environment."""
 
+_OF_SERVERS = ("api_key_env", "extensions", "send_seed", "deadline_s", "max_concurrency")
+_IN_PROCESS = ("dtype", "max_batch_size")
+
 
 class Models:
     """The chat models of one run, each loaded once and all behind one journal.
 
-    Two configurations that name the same backend, model and adapter share one instance. Calls that the journal does not hold are
-    taken from the budget.
+    Two configurations that name the same backend, model and adapter share one instance; of a served model each way of talking to
+    it (extensions, deadlines, keys) has its own. Calls that the journal does not hold are taken from the budget.
     """
 
     def __init__(self, journal: Journal, budget: Budget | None = None) -> None:
@@ -41,20 +44,31 @@ class Models:
         self._budget = budget or Budget()
         self._identity_file = journal.path.with_name("models.json")
         self._loaded: dict[str, JournaledChatModel] = {}
+        self._settings: dict[str, dict[str, Any]] = {}
         self._counters: dict[str, Callable[[str], int]] = {}
 
     def load(self, config: Any, adapter: str | None = None) -> ChatModel:
         """Return the chat model of a configuration, with another adapter where one is given; in a replay, only its name.
 
         Raises:
-            ConfigurationError: for an unknown backend, or as the backend does.
+            ConfigurationError: for an unknown backend, two settings for one model in this process, or as the backend does.
         """
         adapter = adapter or config.adapter
         key = json.dumps([config.backend, config.model, adapter, list(config.urls)])
-        if key not in self._loaded:
+        served = config.backend == "server"
+        settings = {name: config[name] for name in (_OF_SERVERS if served else _IN_PROCESS)}
+        place = f"{key} {json.dumps(settings)}" if served else key
+        if place not in self._loaded:
             model = self._recorded(key) if self._journal.replay else self._asked(key, config, adapter)
-            self._loaded[key] = JournaledChatModel(model, self._journal)
-        return self._loaded[key]
+            self._loaded[place] = JournaledChatModel(model, self._journal)
+            self._settings[place] = settings
+        for name, value in settings.items():
+            if value != (other := self._settings[place][name]):
+                raise ConfigurationError(
+                    f"{config.model} is loaded once in this process, and there are {name}={other!r} and {name}={value!r} for it; "
+                    "give policy, user and judge the same"
+                )
+        return self._loaded[place]
 
     def _asked(self, key: str, config: Any, adapter: str | None) -> ChatModel:
         """Load a model, and note the name under which the journal files its replies, for replays."""

@@ -28,7 +28,7 @@ from collab.data.tree_set import TreeSet
 from collab.environments.domain import Environment
 from collab.mr import MultiturnReward
 from collab.tasks.task import Task
-from recipes import assembly, shards
+from recipes import assembly, held_out, shards
 from recipes.assembly import as_object, plain
 from recipes.datasets import licence, write_datasets
 from recipes.group_schema import PolicyConfig
@@ -53,6 +53,7 @@ def run(config: Any) -> DatasetStatistics:
     loaded = assembly.tasks(config)
     print_skipped(loaded.skipped)
     tasks, source_licence = shards.part_of(loaded.tasks, config.shard), licence(config)
+    held_out.announce(tasks, config)
     with assembly.open_journal(folder.path) as journal:
         finished, stopped = shards.open_trees(folder.path)
         try:
@@ -201,7 +202,9 @@ def print_summary(folder: Path, figures: DatasetStatistics, journal: Journal) ->
     reused = sum(counts.reused for counts in journal.counts.values())
     print(f"{figures.conversations} conversations, {figures.turns} turns, {figures.pairs} pairs -> {folder / 'dataset'}")
     print(f"futures: {figures.futures} sampled, {figures.failed_futures} failed")
-    print(f"model calls: {made} made, {reused} read from the journal")
+    shared = sum(counts.shared for counts in journal.counts.values())
+    more = f", {shared} shared with one of those" if shared else ""
+    print(f"model calls: {made} made, {reused} read from the journal{more}")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from collab.data.export import read_rows
+from collab.data.export import training_rows
 from collab.embedded_model import resolve_model
 from recipes import assembly
 from recipes.launch import launch
@@ -20,7 +20,7 @@ def run(config: Any) -> Path:
     from collab.training.dpo import train_dpo
 
     folder = RunFolder(config)
-    rows = read_rows(Path(config.data), "dpo")
+    rows = training_rows(Path(config.data), "dpo")
     trained = train_dpo(
         rows,
         resolve_model(config.model),

@@ -60,8 +60,9 @@ def run(config: Any) -> DatasetStatistics:
             for shard in found
             if (shard.path / name).is_file()
         ]
-        trees = TreeSet(files)
-        if missing := sorted(set().union(*(shard.tasks or () for shard in found)) - set(trees.task_ids)):
+        planned = set().union(*(shard.tasks or () for shard in found))  # fewer than there are trees where `limit` was lowered
+        trees = TreeSet(files, only=planned if all(shard.tasks is not None for shard in found) else None)
+        if missing := sorted(planned - set(trees.task_ids)):
             problem = f"{len(missing)} tasks have no tree, the first is {missing[0]}"
             if not config.allow_missing:
                 raise ConfigurationError(f"{folder}: {problem}; build their shard again, or set allow_missing=true")

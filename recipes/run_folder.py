@@ -28,6 +28,7 @@ _FREE_TO_CHANGE = re.compile(
 
 Policies, environments, users and seeds may be added to an evaluation; each part of it keeps what it plays (`refuse_other`).
 """
+_SECRET_URL = re.compile(r"https?://(?:[^\s/'\",]*@|[^\s'\",]*\?)")
 _WRITTEN_BEFORE_RESULTS = ("config.yaml", "versions.json", "models.json", "part.json")
 
 
@@ -38,10 +39,11 @@ class RunFolder:
     in `stages` are the overrides of other recipes, whose own folders look after themselves.
 
     Raises:
-        ConfigurationError: naming the first key that differs.
+        ConfigurationError: naming the first key that differs, or that holds a secret.
     """
 
     def __init__(self, config: DictConfig, stages: Sequence[str] = ()) -> None:
+        _refuse_secrets(OmegaConf.to_container(config, resolve=True))
         self.path = Path(config.output_dir)
         self._config = config
         self._stages = stages
@@ -83,6 +85,16 @@ class RunFolder:
                 stream.write(json.dumps(entry) + "\n")
         except OSError as error:
             raise StorageError(f"cannot write to {self.path / 'metrics.jsonl'}: {error.strerror}") from None
+
+
+def _refuse_secrets(config: Any) -> None:
+    """Refuse a URL with a password or a query in it before the configuration is written down or printed."""
+    for key, value in flat(config).items():
+        if _SECRET_URL.search(str(value)):
+            raise ConfigurationError(
+                f"{key} holds a URL with a password or a query in it; put the key into an environment variable and name that in "
+                "api_key_env"
+            )
 
 
 def refuse_other(folder: Path, recorded: Path, now: dict[str, Any]) -> None:

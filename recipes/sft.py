@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from collab.data.export import read_rows
+from collab.data.export import training_rows
 from collab.embedded_model import resolve_model
 from recipes import assembly
 from recipes.launch import launch
@@ -21,7 +21,7 @@ def run(config: Any) -> Path:
     from collab.training.sft import train_sft
 
     folder = RunFolder(config)
-    rows = read_rows(Path(config.data), "sft")
+    rows = training_rows(Path(config.data), "sft")
     trained = train_sft(
         rows,
         resolve_model(config.model),

@@ -126,11 +126,13 @@ class DatasetBuilder:
         return sum(count(message.content) for message in conversation) > self.max_tokens
 
     def _metadata(self, task: Task) -> dict[str, Any]:
+        held_out = self.environment.domain.held_out(task)
         return {
             "environment": self.environment.name,
             "goal": task.goal,
             "reference": task.reference,
             "task": dict(task.metadata),
+            **({"held_out": held_out} if held_out is not None else {}),
             "reward": {component.name: weight for component, weight in self.environment.reward.terms},
             "window_turns": self.reward.window_turns,
             "num_samples": self.reward.num_samples,

@@ -28,6 +28,7 @@ from simulators.errors import ConfigurationError, StorageError
 
 _ROWS_AT_ONCE = 1_000
 _PART = ".part"
+_HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,8 @@ def export_datasets(
         for name, schema in schemas.items():
             for split in settings.splits or (WHOLE,):
                 files[name, split] = _RowFile(folder / file_name(name, split), schema)
-        for name, split, row in _rows(trees, pairs, min_chosen_mr, settings, figures):
-            files[name, split].add(public.fit(row) if name == "public" and public is not None else row)
+        for name, split, row, held_out in _rows(trees, pairs, min_chosen_mr, settings, figures):
+            files[name, split].add(public.fit(row) if name == "public" and public is not None else row, held_out)
         for file in files.values():
             file.close()
         found = figures.statistics()
@@ -115,8 +116,8 @@ def _rows(
     min_chosen_mr: float | None,
     settings: ExportSettings,
     figures: Figures,
-) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield (dataset, split, row) of every row, tree by tree, and count everything in `figures`."""
+) -> Iterator[tuple[str, str, dict[str, Any], str | None]]:
+    """Yield (dataset, split, row, published test set it comes from) of every row, tree by tree; count everything in `figures`."""
     wanted = None if pairs.length_quantiles is None else balanced_pairs(trees, pairs)
     conversations = replace(pairs, min_chosen_mr=min_chosen_mr)
     seen: set[bytes] = set()
@@ -133,20 +134,20 @@ def _rows(
 
     for number, tree in enumerate(trees):
         figures.add_tree(tree)
-        split = split_of(tree, settings.splits)
+        split, held_out = split_of(tree, settings.splits), tree.metadata.get("held_out")
         row = sft_row(tree, conversations)
         if row is not None and is_new("sft", row["messages"]):
             figures.add_conversation(row, split)
-            yield "sft", split, row
+            yield "sft", split, row, held_out
         for pair in pairs_of(tree, pairs, wanted):
             row = dpo_row(tree, pair)
             if is_new("dpo", row["prompt"], row["chosen"], row["rejected"]):
                 figures.add_pair(pair, tree, split)
-                yield "dpo", split, row
+                yield "dpo", split, row, held_out
         if settings.public_columns:
             for row in public_rows(tree, number):
                 figures.add_row("public", split)
-                yield "public", split, row
+                yield "public", split, row, held_out
 
 
 def _public_rows(trees: Iterable[ConversationTree]) -> Iterator[dict[str, Any]]:
@@ -201,12 +202,14 @@ class _RowFile:
         self._part = path.with_name(path.name + _PART)
         self._schema = schema
         self._rows: list[dict[str, Any]] = []
+        self._held_out: set[str] = set()
         self._stream = self._part.open("wb")
         self._writer = pyarrow.parquet.ParquetWriter(self._stream, schema)
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Add a row."""
+    def add(self, row: dict[str, Any], held_out: str | None = None) -> None:
+        """Add a row. A file that holds one from a published test set says so in its own metadata, wherever it is taken."""
         self._rows.append(row)
+        self._held_out |= {held_out} if held_out is not None else set()
         if len(self._rows) >= _ROWS_AT_ONCE:
             self._flush()
 
@@ -220,6 +223,8 @@ class _RowFile:
     def close(self) -> None:
         """Write what is left and end the file."""
         self._flush()
+        if self._held_out:
+            self._writer.add_key_value_metadata({_HELD_OUT: " and ".join(sorted(self._held_out))})
         self._writer.close()
         self._stream.close()
 
@@ -250,17 +255,46 @@ def read_rows(folder: Path, name: str, split: str = "train") -> list[dict[str, A
     Raises:
         ConfigurationError: when there is no such dataset.
     """
-    for base in (folder, folder / "dataset"):
-        for path in (base / file_name(name, WHOLE), base / file_name(name, split)):
-            if path.is_file():
-                return _read(path)
-    files = [folder] if folder.suffix == ".parquet" else sorted([*folder.glob("*.parquet"), *folder.glob("data/*.parquet")])
+    files = _files_of(folder, name, split)
+    if len(files) == 1 and files[0].name in (file_name(name, WHOLE), file_name(name, split)):
+        return _read(files[0])
     if files and (rows := _read_public(files)) is not None:
         trees = trees_from_rows(rows)
         return list(sft_rows(trees)) if name == "sft" else list(dpo_rows(trees))
     raise ConfigurationError(
         f"{folder} has no {name}.parquet; give the output folder of `collab build`, or a dataset in the public columns"
     )
+
+
+def _files_of(folder: Path, name: str, split: str) -> list[Path]:
+    """Return the file of a dataset and split, else all files that may be in the public columns."""
+    for base in (folder, folder / "dataset"):
+        for path in (base / file_name(name, WHOLE), base / file_name(name, split)):
+            if path.is_file():
+                return [path]
+    return [folder] if folder.suffix == ".parquet" else sorted([*folder.glob("*.parquet"), *folder.glob("data/*.parquet")])
+
+
+def training_rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    """Return the rows of `read_rows` to train on.
+
+    Raises:
+        ConfigurationError: when there is no such dataset, or it holds conversations about problems that models are measured on.
+    """
+    rows = read_rows(folder, name)
+    for path in _files_of(folder, name, "train"):
+        if (where := _held_out_in(path)) is not None:
+            raise ConfigurationError(
+                f"{path} holds conversations about problems of {where}; train on others, for instance the train split"
+            )
+    return rows
+
+
+def _held_out_in(path: Path) -> str | None:
+    import pyarrow.parquet
+
+    found = (pyarrow.parquet.read_metadata(path).metadata or {}).get(_HELD_OUT.encode())
+    return found.decode() if found is not None else None
 
 
 def _read_public(files: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]] | None:

@@ -68,7 +68,7 @@ def load_tasks(
         if record.get("split", split) != split:
             continue
         try:
-            _check_columns(record, domain, where)
+            _check_columns(record, domain)
             if not domain.selects(record):
                 continue
             task = domain.task_from_record(record, f"{domain.name}-{split}-{number:05d}")
@@ -95,11 +95,10 @@ def load_tasks(
     return LoadedTasks(list(tasks.values()), skipped, unsuitable)
 
 
-def _check_columns(record: Mapping[str, Any], domain: Domain, where: str) -> None:
-    """A missing column is the fault of the file or of the choice of domain, not of one record: it always refuses."""
+def _check_columns(record: Mapping[str, Any], domain: Domain) -> None:
     if missing := [column for column in domain.columns if column not in record]:
         found = ", ".join(sorted(map(str, record))) or "none"
-        raise ConfigurationError(f"{where}: environment {domain.name} needs column {missing[0]!r}; the record has {found}")
+        raise BadRecord(f"environment {domain.name} needs column {missing[0]!r}; the record has {found}")
 
 
 def _records(source: str, domain: Domain, split: str) -> _Records:

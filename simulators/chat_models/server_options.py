@@ -110,7 +110,8 @@ def api_urls(base_urls: str | Sequence[str]) -> list[tuple[str, str]]:
         except ValueError:
             host = None
         if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
-            raise ConfigurationError(f"base URL {given!r} is not one; it looks like http://host:8000 or https://host/v1")
+            shown = f"base URL {given.split('?')[0].split('#')[0].rpartition('@')[2]!r}"  # what follows may hold a key
+            raise ConfigurationError(f"{shown} is not one; it looks like http://host:8000 or https://host/v1, without a query")
         if parts.username is not None:
             raise ConfigurationError(
                 f"the base URL for {host} holds a password; put the key into an environment variable instead"

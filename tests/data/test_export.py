@@ -1,15 +1,17 @@
 """Parquet datasets with a card: what is written can be read back, says what is in it, and is the same every time."""
 
+import copy
 import errno
 import hashlib
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
-from collab.data.export import candidate_mrs, export_datasets, read_rows, statistics
+from collab.data.export import ExportSettings, candidate_mrs, export_datasets, read_rows, statistics, training_rows
 from collab.data.views import PairSettings, dpo_rows, sft_rows
 from simulators.errors import ConfigurationError, StorageError
 from tests.data.small_trees import TREES
@@ -21,6 +23,23 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     export_datasets(TREES, tmp_path, pairs=PAIRS)
     assert read_rows(tmp_path, "sft") == list(sft_rows(TREES))
     assert read_rows(tmp_path, "dpo") == list(dpo_rows(TREES))
+
+
+@pytest.mark.parametrize("splits", [{}, {"train": 0.5, "validation": 0.5}])
+def test_conversations_about_problems_to_measure_with_are_not_trained_on(tmp_path: Path, splits: dict[str, float]) -> None:
+    settings = ExportSettings(splits, public_columns=True)
+    export_datasets(TREES, tmp_path / "free", pairs=PAIRS, settings=settings)
+    assert training_rows(tmp_path / "free", "sft") == read_rows(tmp_path / "free", "sft")
+    tested = copy.deepcopy(TREES)
+    for tree in tested:
+        tree.metadata["held_out"] = "the test split of GSM8K"
+    export_datasets(tested, tmp_path / "run" / "dataset", pairs=PAIRS, settings=settings)
+    assert read_rows(tmp_path / "run", "sft")  # to be looked at, not to be trained on
+    taken = tmp_path / "taken.parquet"
+    shutil.copy(next((tmp_path / "run" / "dataset").glob("public*.parquet")), taken)
+    for place in (tmp_path / "run", tmp_path / "run" / "dataset", taken):
+        with pytest.raises(ConfigurationError, match=r"problems of the test split of GSM8K; train on others"):
+            training_rows(place, "dpo")
 
 
 def test_a_run_folder_is_read_through_its_dataset_folder(tmp_path: Path) -> None:

@@ -219,10 +219,15 @@ def test_a_bad_mathematics_record_is_refused(tmp_path: Path, record: dict[str, A
     assert f"sums.jsonl, line 2: {said}" in refusal(path)
 
 
-def test_a_missing_column_is_refused_even_where_bad_records_are_skipped(tmp_path: Path) -> None:
-    path = errands_file(tmp_path, {key: value for key, value in GOOD.items() if key != "told"})
-    said = refusal(path, ERRAND, on_bad_record="skip")
-    assert "line 1: environment errands needs column 'told'; the record has fact, lacking, opening" in said
+def test_a_record_without_a_column_is_bad_and_a_file_without_it_is_refused(tmp_path: Path) -> None:
+    lacking = {key: value for key, value in GOOD.items() if key != "told"}
+    complaint = "environment errands needs column 'told'; the record has fact, lacking, opening"
+    for records in ((lacking,), (lacking, lacking)):
+        assert f"line 1: {complaint}" in refusal(errands_file(tmp_path, *records), ERRAND, on_bad_record="skip")
+    path = errands_file(tmp_path, lacking, GOOD)
+    assert f"line 1: {complaint}; mend it or set on_bad_record=skip" in refusal(path, ERRAND)
+    loaded = load_tasks(str(path), ERRAND, on_bad_record="skip")
+    assert len(loaded.tasks) == 1 and [complaint in problem for problem in loaded.skipped] == [True]
 
 
 def test_when_every_record_is_skipped_the_first_reason_is_told(tmp_path: Path) -> None:

@@ -156,6 +156,13 @@ def test_datasets_are_written_again_with_other_thresholds(collab: Collab, copied
     assert "holds a run with max_turns=2" in said(collab("build", *DRY, "output_dir=whole", "max_turns=3"))
 
 
+def test_a_lowered_limit_counts_after_a_merge_too(collab: Collab, copied: Path) -> None:
+    for index in (0, 1):
+        assert collab("build", *DRY, "output_dir=shared", "shard.count=2", f"shard.index={index}", "limit=3").status == 0
+    ended = collab("merge", "output_dir=shared")
+    assert ended.status == 0 and "2 shards, 3 tasks" in ended.out, ended.err
+
+
 @pytest.mark.parametrize(
     ("override", "part"),
     [

@@ -180,6 +180,14 @@ async def test_cases_give_a_rate(any_sandbox):
     assert verdict.rate == 0.5
 
 
+async def test_a_whole_number_may_be_a_float_on_either_side(any_sandbox):
+    cases = [{"input": "0", "output": wanted, "testtype": "functional"} for wanted in ("2.0", "2", "true")]
+    record = {"metadata": {"func_name": "f"}, "public_test_cases": json.dumps(cases)}
+    for returned, passed in (("2", (True, True, False)), ("2.0", (True, True, False)), ("True", (False, False, True))):
+        verdict = await run_tests(f"def f(n):\n    return {returned}", CodeTests.from_record(record), any_sandbox, QUICK)
+        assert verdict.passed == passed
+
+
 def test_where_cases_may_stand_in_a_record():
     one, two = ({"input": str(n), "output": str(n), "testtype": "functional"} for n in (1, 2))
     entry = {"metadata": {"func_name": "f"}}

@@ -394,9 +394,10 @@ def test_base_urls_are_checked() -> None:
     for wrong in ("localhost:8000", "ftp://h", "http://", "http://h:port", "http://h/v1?key=1", [], ["http://h", "http://h/v1"]):
         with pytest.raises(ConfigurationError):
             api_urls(wrong)
-    with pytest.raises(ConfigurationError) as caught:
-        api_urls("https://me:hunter2@h")
-    assert "hunter2" not in str(caught.value)
+    for secret in ("https://me:hunter2@h", "https://h/v1?key=hunter2", "ftp://me:hunter2@h", "https://me:hunter2@h:port/v1"):
+        with pytest.raises(ConfigurationError) as caught:
+            api_urls(secret)
+        assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

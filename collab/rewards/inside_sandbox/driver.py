@@ -215,9 +215,13 @@ def same(result: object, expected: object) -> bool:
         return len(result) == len(expected) and all(map(same, result, expected))
     if isinstance(result, dict) and isinstance(expected, dict):
         return result.keys() == expected.keys() and all(same(result[key], expected[key]) for key in expected)
-    if isinstance(result, float) and isinstance(expected, int | float) and not isinstance(expected, bool):
+    if _is_number(result) and _is_number(expected) and float in (type(result), type(expected)):
         return result == expected or abs(result - expected) <= 1e-9 * max(abs(result), abs(expected))
     return type(result) is type(expected) and result == expected
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def same_output(printed: str, expected: str) -> bool:
