@@ -54,7 +54,7 @@ def build_trainer(run: OnlineRun, settings: GRPOSettings) -> GroupTrainer:
     Raises:
         ConfigurationError: as `train_grpo` does.
     """
-    run.check_sizes(settings.group_size)
+    run.check_sizes(settings.group_size, settings.updates_per_rollout)
     from collab.training.grpo_trainer import GroupTrainer
 
     arguments = online_arguments(

@@ -35,6 +35,11 @@ class LoraSettings:
             raise ConfigurationError("lora.quantize trains an adapter on frozen 4-bit weights; set lora.enabled to true")
         if self.quantize and self.merge_first:
             raise ConfigurationError("lora.merge_first cannot merge into 4-bit weights; export the merged model first")
+        if self.merge_first and not self.enabled:
+            raise ConfigurationError(
+                "lora.merge_first with lora.enabled=false would train against the unmerged model as its reference; export the "
+                "merged model (collab.training.adapters.export_merged) and train that"
+            )
         if self.rank < 1 or self.alpha < 1:
             raise ConfigurationError(f"lora.rank {self.rank} and lora.alpha {self.alpha} must be at least 1")
 

@@ -56,7 +56,7 @@ def build_trainer(run: OnlineRun, settings: OnlineDPOSettings) -> PairTrainer:
     Raises:
         ConfigurationError: as `train_online_dpo` does.
     """
-    run.check_sizes(settings.group_size)
+    run.check_sizes(settings.group_size, settings.updates_per_rollout)
     from collab.training.online_dpo_trainer import PairTrainer
 
     arguments = online_arguments(

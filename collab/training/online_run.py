@@ -40,11 +40,11 @@ class OnlineRun:
     optimization: OptimizationSettings
     seed: int
 
-    def check_sizes(self, group_size: int) -> None:
+    def check_sizes(self, group_size: int, updates_per_rollout: int) -> None:
         """Check what TRL would fail on later, or silently train nothing on.
 
         Raises:
-            ConfigurationError: when the batch does not hold whole groups, or there are fewer tasks than a batch takes.
+            ConfigurationError: when the batch does not hold whole groups, or there are fewer tasks than a rollout takes.
         """
         check_trl()
         batch = self.optimization.batch_size
@@ -52,10 +52,12 @@ class OnlineRun:
             raise ConfigurationError(f"batch_size {batch} does not hold whole groups of {group_size}; make it a multiple")
         if batch < 2:
             raise ConfigurationError(f"batch_size is {batch}; online training needs at least 2 conversations a step")
-        if len(self.tasks) < batch // group_size:
+        taken = batch // group_size * updates_per_rollout
+        if len(self.tasks) < taken:
+            several = f", {updates_per_rollout} of them" if updates_per_rollout > 1 else ""
             raise ConfigurationError(
-                f"there are {len(self.tasks)} task(s), and one step takes {batch // group_size} (batch_size {batch} in groups of "
-                f"{group_size}); give more tasks or lower batch_size"
+                f"there are {len(self.tasks)} task(s), and one rollout takes {taken} (batch_size {batch} in groups of "
+                f"{group_size}{several}); give more tasks or lower batch_size"
             )
 
     def source(self, settings: Any, **kind: Any) -> ConversationSource:

@@ -54,7 +54,7 @@ def build_trainer(run: OnlineRun, settings: PPOSettings) -> CriticTrainer:
     Raises:
         ConfigurationError: as `train_ppo` does.
     """
-    run.check_sizes(1)
+    run.check_sizes(1, settings.updates_per_rollout)
     from collab.training.ppo_trainer import CriticTrainer
 
     arguments = online_arguments(

@@ -15,6 +15,7 @@ from collab.training.critic import AdapterCritic, Critic, CriticFitting, ModelCr
 from collab.training.episode import Episode
 from collab.training.online_settings import PPOSettings
 from simulators.errors import ConfigurationError
+from simulators.seeds import derive_seed
 
 _TURNS_REPORTED = 4
 """For how many turns the critic's explained variance is logged turn by turn."""
@@ -29,10 +30,19 @@ class CriticTrainer(ConversationTrainer):
     def __init__(self, source: ConversationSource, *, settings: PPOSettings, base: str, **common: Any) -> None:
         super().__init__(source, **common)
         self._settings = settings
-        self.fitting = CriticFitting(self._make_critic(base), settings.critic, self._sum_over_ranks, source.seed)
+        with torch.random.fork_rng():  # TRL has given every rank a seed of its own, and all ranks must hold the same critic
+            torch.manual_seed(derive_seed(source.seed, "critic"))
+            critic = self._make_critic(base)
+        self.fitting = CriticFitting(critic, settings.critic, self._sum_over_ranks, source.seed)
 
     def _make_critic(self, base: str) -> Critic:
-        settings = self._settings.critic
+        settings, deepspeed = self._settings.critic, self.accelerator.state.deepspeed_plugin
+        if deepspeed is not None and deepspeed.zero_stage == 3:
+            raise ConfigurationError("PPO's critic is a whole model on every rank, which ZeRO-3 takes apart; use ZeRO-2 or FSDP")
+        if deepspeed is not None and settings.warmup_steps:
+            raise ConfigurationError(
+                "critic.warmup_steps holds the policy still, and DeepSpeed steps inside its own backward pass; set it to 0"
+            )
         if settings.kind == "model":
             return ModelCritic(settings.model or base, settings, self.accelerator.device, self.model.dtype)
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:

@@ -81,6 +81,8 @@ class Rollout:
         started = time.perf_counter()
         counts = self._player.sampler.counts
         counts.tokens, counts.busy_s = 0, 0.0
+        if self._journal:
+            self._journal.move_on()
         openings = self._openings([start for start, _ in places], round_name)
 
         async def finished(start: EpisodeStart, sample: int) -> list[Episode]:

@@ -2,8 +2,8 @@
 
 An episode is written down the moment it is finished, under a key made of everything that decides it: the run's settings, model,
 seed and optimization (`fingerprint`), the rollout's name, the start and the sample's index. A resumed run trains up to the same
-rollout with the same weights, asks for the same keys, and plays only what is missing. With other settings the keys differ, so
-an episode of other weights is never taken for one of these.
+rollout with the same weights, asks for the same keys, and plays only what is missing. With other settings the keys differ, and a
+rollout that training has moved on from is never played differently: an episode of other weights is never taken for one of these.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ class RolloutJournal:
         self._fingerprint = fingerprint
         self._file = RecordFile(self._path, "episodes", VERSION)
         self._finished: dict[str, list[dict[str, Any]]] = {}
+        self._failed: list[dict[str, Any]] = []
         self.reused = 0
         for path in sorted(folder.glob("episodes-*.jsonl")):
+            if path != self._path and not _has_header(path):
+                continue  # another process is only just opening it
             file = self._file if path == self._path else RecordFile(path, "episodes", VERSION, writable=False)
             for _, _, record in file.records():
                 self._finished[record["key"]] = record["episodes"]
@@ -54,21 +57,36 @@ class RolloutJournal:
     def record(self, round_name: str, start_id: str, sample: int, episodes: list[Episode]) -> None:
         """Write down a finished conversation; it is on its way to the disk when this returns.
 
-        Episodes that failed for reasons outside the policy are not written: a resumed run tries them again.
+        Episodes that failed for reasons outside the policy are written by `move_on`: a run resumed before it tries them again.
 
         Raises:
             StorageError: when the disk refuses.
         """
+        record = {"key": self._key(round_name, start_id, sample), "episodes": [asdict(episode) for episode in episodes]}
         if any(episode.reward is None for episode in episodes):
-            return
-        key = self._key(round_name, start_id, sample)
-        self._file.append({"key": key, "episodes": [asdict(episode) for episode in episodes]})
+            self._failed.append(record)
+        else:
+            self._file.append(record)
+
+    def move_on(self) -> None:
+        """Write down what failed in earlier rollouts, now that training has gone on without it.
+
+        Tried again, it might succeed: that step would come out differently, and what was sampled after it, with the weights it
+        gave, would be taken for what other weights sample.
+
+        Raises:
+            StorageError: when the disk refuses.
+        """
+        for record in self._failed:
+            self._file.append(record)
+        self._failed.clear()
 
     def forget(self) -> None:
         """Start the file anew: a checkpoint has been saved, and no resumed run will ask for what came before it."""
         self._file.close()
         self._path.unlink(missing_ok=True)
         self._finished.clear()
+        self._failed.clear()
         self._file = RecordFile(self._path, "episodes", VERSION)
 
     def close(self) -> None:
@@ -83,6 +101,11 @@ class RolloutJournal:
 def fingerprint(*parts: Any) -> str:
     """Return a digest of settings and names: equal for equal values, whatever process makes it."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _has_header(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return b"\n" in stream.read(4096)
 
 
 def _episode(record: dict[str, Any]) -> Episode:

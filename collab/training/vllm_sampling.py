@@ -25,6 +25,9 @@ from simulators.errors import ChatModelError, ConfigurationError, ContextOverflo
 _ATTEMPTS = 4
 """How often a request is sent before its conversation fails; waits between are 1, 2 and 4 seconds."""
 
+_UNCHANGED = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
+"""What a server takes from the model's own generation config where a request is silent: the trainer would not know of it."""
+
 
 class VLLMServerSampler:
     """Samples over `/v1/completions` of a vLLM server; each rank asks for its own conversations."""
@@ -35,6 +38,7 @@ class VLLMServerSampler:
         self._tokens = tokens
         self._timeout_s = timeout_s
         self._session: Any = None
+        self._connecting = asyncio.Lock()
         self._model: str | None = None
         self._context = 0
         self._in_flight = 0
@@ -44,8 +48,9 @@ class VLLMServerSampler:
         self, prompt_ids: Sequence[int], sampling: SamplingSettings, seed: int, n: int = 1, prefix_ids: Sequence[int] = ()
     ) -> list[SampledReply]:
         """Do what `TokenSampler.sample` says; `seed` is not sent (see the module)."""
-        if self._session is None:
-            await self._connect()
+        async with self._connecting:  # the first rollout asks for everything at once
+            if self._session is None:
+                await self._connect()
         room = self._context - len(prompt_ids) - len(prefix_ids)
         if self._context and room < 1:
             raise ContextOverflow(f"the conversation has {len(prompt_ids)} tokens and the server takes {self._context}")
@@ -57,6 +62,8 @@ class VLLMServerSampler:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
+            **_UNCHANGED,
+            "stop_token_ids": sorted(self._tokens.eos_ids),
             "logprobs": 0,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
@@ -145,6 +152,8 @@ class VLLMInProcessSampler(BatchingSampler):
                 temperature=request.sampling.temperature,
                 top_p=request.sampling.top_p,
                 top_k=request.sampling.top_k or -1,
+                **_UNCHANGED,
+                stop_token_ids=sorted(self._tokens.eos_ids),
                 stop=list(request.sampling.stop) or None,
                 include_stop_str_in_output=request.sampling.include_stop,
                 logprobs=0,

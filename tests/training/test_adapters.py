@@ -121,6 +121,7 @@ def test_4_bits_without_a_gpu_are_refused(tiny: str) -> None:
     [
         ({"quantize": True, "enabled": False}, "trains an adapter"),
         ({"quantize": True, "merge_first": ("x",)}, "cannot merge into 4-bit"),
+        ({"enabled": False, "merge_first": ("x",)}, "export the merged model"),
         ({"rank": 0}, "must be at least 1"),
     ],
 )

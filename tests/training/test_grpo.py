@@ -328,6 +328,11 @@ def test_evaluation_and_the_conversation_log(tiny: str, folder: Path) -> None:
     assert trained["rollout/groups"] == 1 and trained["outcomes/truncated"] + trained["outcomes/window_full"] == 1
 
 
+def test_a_rollout_for_several_updates_takes_as_many_more_tasks(tiny: str, folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"there are 8 task\(s\), and one rollout takes 10 .* groups of 4, 5 of them"):
+        trainer_of(folder, tiny, updates_per_rollout=5)
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

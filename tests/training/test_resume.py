@@ -9,6 +9,7 @@ import torch
 from transformers import TrainerCallback
 
 from collab.environments.domain import Environment
+from collab.rewards.component import ScoringError
 from collab.training import grpo, online_dpo, ppo
 from collab.training.online_settings import CriticSettings, GRPOSettings, OnlineDPOSettings, PPOSettings
 from collab.training.settings import latest_checkpoint
@@ -151,3 +152,61 @@ def test_failed_conversations_are_tried_again(tiny: str, folder: Path) -> None:
     assert again.recall("train0", "a", 1) is None and again.recall("train1", "a", 0) is None
     assert again.reused == 1
     again.close()
+
+
+def test_what_failed_in_a_rollout_that_training_went_on_from_stays_failed(folder: Path) -> None:
+    """Tried again it might succeed, and the rollouts after it would be recalled although other weights had sampled them."""
+    from collab.training.episode import Episode
+    from collab.training.rollout_journal import RolloutJournal
+
+    journal = RolloutJournal(folder, 0, "run")
+    journal.record("train0", "a", 1, [Episode("a", 1, [], reward=None)])
+    journal.move_on()  # the next rollout begins
+    journal.record("train1", "a", 1, [Episode("a", 1, [], reward=None)])
+    journal.close()
+    again = RolloutJournal(folder, 0, "run")
+    assert again.recall("train0", "a", 1) == [Episode("a", 1, [], reward=None)]
+    assert again.recall("train1", "a", 1) is None
+    again.close()
+
+
+def test_a_resumed_run_does_not_take_episodes_of_other_weights(tiny: str, folder: Path) -> None:
+    """One conversation of the first step fails; by the time of the resume its user is well again."""
+    from collab.training import grpo
+    from collab.training.online_settings import GRPOSettings
+
+    settings = GRPOSettings(rollout=rollout(), group_size=4, variant="dapo", trl={"mask_truncated_completions": False})
+
+    def sampler_kl(environment: Any) -> list[float]:
+        run = online_run(folder, tiny, environment=environment, max_steps=9)
+        trainer = grpo.build_trainer(run, settings)
+        trainer.add_callback(StopAt(3))
+        try:
+            trainer.train()
+        finally:
+            trainer.close()
+        return [line["sampler/kl"] for line in logged(folder)[-3:]]
+
+    class Choosy(toy.ReplyBytes):
+        broken, failing = True, ""
+
+        async def score(self, conversation: Any, task: Any) -> float:
+            self.failing = self.failing or task.reference  # the first task that is scored at all
+            if self.broken and task.reference == self.failing:
+                raise ScoringError("no judge today")
+            return await super().score(conversation, task)
+
+    component = Choosy()
+    first = sampler_kl(toy.environment(component=component))
+
+    component.broken = False
+    again = sampler_kl(toy.environment(component=component))
+    assert max(first) < 1e-5 and max(again) < 1e-5
+
+
+def test_a_file_that_another_rank_is_only_just_opening_is_passed_over(folder: Path) -> None:
+    from collab.training.rollout_journal import RolloutJournal
+
+    (folder / "episodes-1.jsonl").parent.mkdir(parents=True, exist_ok=True)
+    (folder / "episodes-1.jsonl").touch()
+    RolloutJournal(folder, 0, "run").close()
