@@ -220,6 +220,11 @@ def environment(config: Any, models: Models, count_tokens: Callable[[str], int] 
     """
     if config.user.kind not in ("scripted", "role_play"):
         raise ConfigurationError(f"unknown user kind {config.user.kind!r}; known are scripted and role_play")
+    if config.judge.kind not in ("none", "llm"):
+        raise ConfigurationError(f"unknown judge kind {config.judge.kind!r}; known are none and llm")
+    if config.user.kind == "scripted" and (config.user.persona or config.user.urls):
+        option = "persona" if config.user.persona else "urls"
+        raise ConfigurationError(f"user.{option} is for a user that a model plays; set user=role_play, or leave it out")
     resources = Resources(
         count_tokens=count_tokens or _policy_tokens(config.policy, models),
         user_model=models.load(config.user) if config.user.kind == "role_play" else None,

@@ -35,6 +35,7 @@ from recipes.group_schema import PolicyConfig
 from recipes.launch import launch
 from recipes.progress import Watch
 from recipes.run_folder import RunFolder
+from recipes.task_record import refuse_changed
 from simulators.adaptive_sampling import AdaptiveSampling
 from simulators.conversation import ConversationTree
 from simulators.errors import ConfigurationError, TooManyFailures
@@ -54,6 +55,7 @@ def run(config: Any) -> DatasetStatistics:
     print_skipped(loaded.skipped)
     tasks, source_licence = shards.part_of(loaded.tasks, config.shard), licence(config)
     held_out.announce(tasks, config)
+    refuse_changed(folder.path, tasks)
     with assembly.open_journal(folder.path) as journal:
         finished, stopped = shards.open_trees(folder.path)
         try:

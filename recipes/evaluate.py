@@ -29,11 +29,13 @@ from collab.evaluation.report import Report
 from collab.evaluation.run import EvaluatedConversation, evaluate, evaluated_conversations, task_score_of
 from collab.evaluation.statistics import Interval, PairedDifference
 from collab.tasks.task import Task
-from recipes import assembly
+from recipes import assembly, shards
 from recipes.evaluation_plan import SERVED, Part, parts
 from recipes.launch import launch
+from recipes.part_trees import part_trees
 from recipes.progress import Watch
 from recipes.run_folder import RunFolder
+from recipes.task_record import refuse_changed
 from simulators.conversation import Conversation
 from simulators.errors import ConfigurationError
 from simulators.policy import Policy
@@ -48,6 +50,8 @@ def run(config: Any) -> list[Cell]:
         part.refuse_other(Path(config.output_dir))
     folder = RunFolder(config)
     tasks = _tasks(planned)
+    for environment, own in tasks.items():
+        refuse_changed(folder.path, own, environment)
     for part in planned:
         part.claim(folder.path)
     with assembly.open_journal(folder.path) as journal:
@@ -106,7 +110,8 @@ async def _play(
                     component = task_score_of(environment)
                     scores[part.environment] = component.name if component else None
                     policy = policy_of(part, models, environment)
-                    trees = stack.enter_context(TreeFile(folder / part.path / "trees.jsonl"))
+                    trees, stopped = shards.open_trees(folder / part.path)
+                    stack.callback(shards.close_trees, trees, stopped)
                     if part.models != SERVED:
                         refuse_other_weights(trees, policy)
                     group.create_task(
@@ -115,6 +120,7 @@ async def _play(
                             environment,
                             tasks[part.environment],
                             trees,
+                            stopped=stopped,
                             runs=config.runs,
                             seed=part.seed,
                             limit=limit,
@@ -162,7 +168,7 @@ def _cells(
     """Read the conversations back from the trees; the seeds of a policy become one cell."""
     cells: dict[tuple[str, str, str], Cell] = {}
     for part in planned:
-        with TreeFile(folder / part.path / "trees.jsonl", writable=False) as trees:
+        with part_trees(folder / part.path) as trees:
             by_task = (trees.read(task.id) for task in tasks[part.environment])
             found = list(evaluated_conversations(by_task, seed=part.seed, first_run=part.number * runs))
         key = (part.environment, part.user, part.policy)
@@ -188,7 +194,7 @@ def transcripts(config: Any) -> Transcript:
 
     def transcript(cell: Cell, conversation: EvaluatedConversation) -> Conversation:
         place = places[cell.environment, cell.user, cell.policy, conversation.seed]
-        with TreeFile(Path(config.output_dir) / place / "trees.jsonl", writable=False) as trees:
+        with part_trees(Path(config.output_dir) / place) as trees:
             return trees.read(conversation.task_id).conversation(conversation.leaf)
 
     return transcript

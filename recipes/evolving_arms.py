@@ -29,9 +29,9 @@ from collab.evaluation.report import Report
 from recipes import assembly, evaluate, schema
 from recipes.evaluation_plan import Part, parts
 from recipes.launch import launch
+from recipes.part_trees import part_trees
 from simulators.conversation import ConversationTree
 from simulators.errors import ConfigurationError, did_you_mean
-from simulators.tree_file import TreeFile
 
 
 def run(config: Any) -> list[Cell]:
@@ -111,7 +111,7 @@ async def tracking(
 
 def _trees(planned: Sequence[Part], folder: Path, played: set[str]) -> Iterator[ConversationTree]:
     for part in planned:
-        with TreeFile(folder / part.path / "trees.jsonl", writable=False) as trees:
+        with part_trees(folder / part.path) as trees:
             yield from (trees.read(task_id) for task_id in sorted(played))
 
 

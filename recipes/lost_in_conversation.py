@@ -13,10 +13,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from collab.environments.loading import BUNDLED, bundled_file
 from collab.environments.lost_in_conversation.loading import load_instructions, one_cut_a_problem
 from collab.environments.lost_in_conversation.schema import Instruction
 from collab.environments.lost_in_conversation.simulations import Simulation, UserSettings
+from collab.environments.lost_in_conversation.wording import WARNING
 from collab.evaluation.lost_in_conversation.results import SimulationResults
 from collab.evaluation.lost_in_conversation.runner import SimulationSettings, simulate
 from collab.evaluation.paper_tables import SettingResults
@@ -29,7 +32,7 @@ from recipes.launch import launch
 from recipes.progress import bar
 from recipes.run_folder import RunFolder
 from simulators.chat_models.protocol import ChatModel
-from simulators.errors import ConfigurationError
+from simulators.errors import ConfigurationError, did_you_mean
 from simulators.policy import Policy
 
 
@@ -38,7 +41,8 @@ def run(config: Any) -> SimulationResults:
     unknown = [name for name in config.simulations if name not in list(Simulation)]
     if unknown:
         raise ConfigurationError(f"unknown simulation {unknown[0]!r}; known are {', '.join(Simulation)}")
-    folder = RunFolder(config)
+    _check_names(config)
+    folder = RunFolder(config, stages=("runs", "simulations", "instructions"))  # each may be added to
     bundled = config.instructions == BUNDLED
     with bundled_file("lost_in_conversation") if bundled else nullcontext(Path(config.instructions)) as path:
         loaded = load_instructions(path, config.split, strict=config.on_bad_record == "refuse")
@@ -74,6 +78,18 @@ def add_paper_table(report: Report, results: SimulationResults) -> None:
         report.add_figure(reliability_boxes(found), "reliability", "Aptitude and unreliability by simulation")
 
 
+def _check_names(config: Any) -> None:
+    """Check the settings that name one of a few.
+
+    Raises:
+        ConfigurationError: naming the first that does not.
+    """
+    known = {"user.kind": ("scripted", "role_play"), "judge.kind": ("none", "llm"), "classifier": ("rules", "model")}
+    for key, names in known.items():
+        if (value := OmegaConf.select(config, key)) not in names:
+            raise ConfigurationError(f"{key} is {value!r}{did_you_mean(str(value), names)}; it must be one of {', '.join(names)}")
+
+
 async def _simulate(config: Any, instructions: list[Instruction], folder: Path) -> SimulationResults:
     """Run with models that the runner journals itself."""
     policy_model = assembly.backend(config.policy)
@@ -82,7 +98,8 @@ async def _simulate(config: Any, instructions: list[Instruction], folder: Path) 
         others["user"] = assembly.backend(config.user)
     if config.judge.kind == "llm":
         others["judge"] = assembly.backend(config.judge)
-    prompt = None if config.policy.prompt == "none" else config.policy.prompt
+    named = {"none": None, "base": None, "proactive": WARNING}
+    prompt = named.get(config.policy.prompt, config.policy.prompt)
     policy = Policy(policy_model, assembly.sampling(config.policy.sampling), prompt, name="policy")
     settings = SimulationSettings(
         runs=config.runs,

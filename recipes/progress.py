@@ -40,7 +40,7 @@ class Watch:
     def speed(self, chain_s: float, engine: EngineRates) -> dict[str, Any] | None:
         """Return the run's figures and how near it came to what was possible (`simulators.progress.efficiency`).
 
-        None for a run that read calls back from the journal: it did only a part of the work.
+        None for a run that read calls of an earlier start back from the journal: it did only a part of the work.
         """
         figures = self._figures.figures()
         if figures.calls_reused or not figures.calls_made:

@@ -29,7 +29,7 @@ _FREE_TO_CHANGE = re.compile(
 Policies, environments, users and seeds may be added to an evaluation; each part of it keeps what it plays (`refuse_other`).
 """
 _SECRET_URL = re.compile(r"https?://(?:[^\s/'\",]*@|[^\s'\",]*\?)")
-_WRITTEN_BEFORE_RESULTS = ("config.yaml", "versions.json", "models.json", "part.json")
+_WRITTEN_BEFORE_RESULTS = ("config.yaml", "versions.json", "models.json", "part.json", "tasks.json")
 
 
 class RunFolder:
@@ -60,7 +60,13 @@ class RunFolder:
         path = self.path / "config.yaml"
         if not path.is_file() or not self._has_results():
             return
-        before, now = OmegaConf.to_container(OmegaConf.load(path)), OmegaConf.to_container(self._config, resolve=True)
+        try:
+            before = OmegaConf.to_container(OmegaConf.load(path))
+        except Exception:  # whatever YAML and OmegaConf make of a file that is not theirs
+            before = None
+        if not isinstance(before, dict):
+            raise ConfigurationError(f"{path} is not the configuration of a run; choose another output_dir, or delete that file")
+        now = OmegaConf.to_container(self._config, resolve=True)
         _refuse_difference(self.path, self._own(before), self._own(now))
 
     def _own(self, config: Any) -> Any:

@@ -9,8 +9,9 @@ A *turn* is one user message and the policy's reply to it: {u_j, m_j} in CollabL
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -75,7 +76,7 @@ class Node:
 
     `token_ids` and `logprobs` are the policy's own, exactly as sampled, where a local policy wrote the message; they are never
     re-made from text. `outcome` and `scores` stand on the last node of a future; `annotations` hold what a view needs to read
-    back (a candidate's MR estimate, for one).
+    back (a candidate's MR estimate, for one, or the users who left without a word right behind it: `departures`).
     """
 
     id: int
@@ -92,6 +93,40 @@ class Node:
     seed: int | None = None
     outcome: Outcome | None = None
     annotations: dict[str, Any] = field(default_factory=dict)
+
+
+_DEPARTURES = "departures"
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A simulated user's leaving without a word: no message and so no node, yet a turn of the user's and mostly a model call.
+
+    It is noted at the last node of the conversation that it ended. Several futures can end at one candidate, so a node has any
+    number. The fields are those of `Node`; `flags` are what the turn raised.
+    """
+
+    flags: tuple[str, ...] = ()
+    model: str | None = None
+    weights_version: str | None = None
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    latency_s: float | None = None
+    seed: int | None = None
+
+    def write(self, node: Node) -> None:
+        """Note it at a node, beside those that are there."""
+        record = {name: value for name, value in asdict(self).items() if value is not None} | {"flags": list(self.flags)}
+        node.annotations.setdefault(_DEPARTURES, []).append(record)
+
+
+def departures(node: Node) -> list[Departure]:
+    """Return the users who left without a word right behind a node, in the order in which they were noted."""
+    found = []
+    for record in node.annotations.get(_DEPARTURES, ()):
+        usage = Usage(**record["usage"]) if "usage" in record else None
+        found.append(Departure(**{**record, "flags": tuple(record["flags"]), "usage": usage}))
+    return found
 
 
 class ConversationTree:
@@ -174,11 +209,18 @@ class ConversationTree:
         return tree
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the record without wall-clock figures: equal for two runs that sampled the same conversations."""
+        """Return the record without wall-clock figures, as it is read from a file (where tuples are lists).
+
+        It is equal for two runs that sampled the same conversations.
+        """
         record = self.to_record()
         for node in record["nodes"]:
             node.pop("latency_s", None)
-        return record
+            if left := node.get("annotations", {}).get(_DEPARTURES):  # the record shares them with the tree: copied, not changed
+                timeless = [{name: value for name, value in each.items() if name != "latency_s"} for each in left]
+                node["annotations"] = node["annotations"] | {_DEPARTURES: timeless}
+        plain: dict[str, Any] = json.loads(json.dumps(record))
+        return plain
 
 
 _NODE_FIELDS = tuple(each.name for each in fields(Node))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulators.chat_models.protocol import Completion
-from simulators.conversation import Author, Conversation, ConversationTree, Message, Node, Outcome
+from simulators.conversation import Author, Conversation, ConversationTree, Departure, Message, Node, Outcome
 from simulators.errors import ChatModelError, ContextOverflow, SimulatorError
 from simulators.policy import Policy
 from simulators.seeds import derive_seed
@@ -49,12 +49,16 @@ class Step:
 
 @dataclass(slots=True)
 class Future:
-    """A sampled continuation of `history`. A failed one keeps what it had sampled, and says in `error` what went wrong."""
+    """A sampled continuation of `history`. A failed one keeps what it had sampled, and says in `error` what went wrong.
+
+    `departure` is the user's last turn where it left without a word: no message, but with the flags and the model call of one.
+    """
 
     history: Conversation
     steps: list[Step] = field(default_factory=list)
     outcome: Outcome = Outcome.WINDOW_FULL
     error: str | None = None
+    departure: Step | None = None
 
     @property
     def conversation(self) -> Conversation:
@@ -75,7 +79,8 @@ class Future:
         """Add the sampled messages to a tree below `parent`; return the id of the future's last node.
 
         Where nothing was sampled (window 0, or the user left without a word) that is `parent` itself, and the outcome is for
-        the caller to keep.
+        the caller to keep. A departure without a word is noted at the last node (`simulators.conversation.Departure`); a tree
+        without any message has no place for it.
         """
         node_id = parent
         for step in self.steps:
@@ -83,27 +88,37 @@ class Future:
             node_id = node.id
         if node_id is not None and node_id != parent:
             tree.nodes[node_id].outcome = self.outcome
+        if node_id is not None and self.departure is not None:
+            Departure(flags=self.departure.flags, **_provenance(self.departure)).write(tree.nodes[node_id])
         return node_id
 
 
 def add_step(tree: ConversationTree, parent: int | None, step: Step) -> Node:
     """Add one sampled message to a tree, with everything known about it, and return its node."""
-    details: dict[str, Any] = {"seed": step.seed}
-    if (completion := step.completion) is not None:
-        details |= {
-            "model": completion.model,
-            "weights_version": completion.weights_version,
-            "finish_reason": completion.finish_reason,
-            "usage": completion.usage,
-            "latency_s": completion.latency_s,
-        }
-        if step.author == "policy" and completion.token_ids is not None:
-            details["token_ids"] = list(completion.token_ids)
-            details["logprobs"] = list(completion.logprobs) if completion.logprobs is not None else None
+    details = _provenance(step)
+    completion = step.completion
+    if step.author == "policy" and completion is not None and completion.token_ids is not None:
+        details["token_ids"] = list(completion.token_ids)
+        details["logprobs"] = list(completion.logprobs) if completion.logprobs is not None else None
     node = tree.add(parent, step.message, step.author, **details)
     if step.flags:
         node.annotations["flags"] = list(step.flags)
     return node
+
+
+def _provenance(step: Step) -> dict[str, Any]:
+    """Return the seed of a step and what is known of the model call behind it, as `Node` and `Departure` name it."""
+    completion = step.completion
+    if completion is None:
+        return {"seed": step.seed}
+    return {
+        "seed": step.seed,
+        "model": completion.model,
+        "weights_version": completion.weights_version,
+        "finish_reason": completion.finish_reason,
+        "usage": completion.usage,
+        "latency_s": completion.latency_s,
+    }
 
 
 async def sample_future(history: Conversation, user: User, policy: Policy, window_turns: int, seed_of: SeedOf) -> Future:
@@ -130,8 +145,11 @@ async def sample_future(history: Conversation, user: User, policy: Policy, windo
         for turn in range(turns_so_far + 1, turns_so_far + window_turns + 1):
             seed = seed_of("user", turn)
             said = await user.next_turn(future.conversation, seed)
+            step = Step(Message("user", said.text), "user", seed, said.completion, said.flags)
             if said.text or not said.ends:
-                future.steps.append(Step(Message("user", said.text), "user", seed, said.completion, said.flags))
+                future.steps.append(step)
+            else:
+                future.departure = step
             if said.ends:
                 future.outcome = Outcome.ENDED
                 return future

@@ -4,6 +4,9 @@ Start a killed run again and each call that was answered is read back instead of
 arrives at the same sample set even where a backend cannot be seeded. With `replay` the journal is the only source: a call it
 does not hold is an error, so a recorded run can be reproduced with no model at all.
 
+A call that failed is written down, too, for replays alone: there it fails again in the same words, unless it was answered later.
+A run that is started again makes it again.
+
 Key = SHA-256 over role, model, weights version, messages, sampling settings, number of samples, seed, reply prefix and schema.
 The seed names the draw, so two draws from one prompt never collapse into one.
 """
@@ -19,20 +22,30 @@ from pathlib import Path
 from typing import Any
 
 from simulators.chat_models.protocol import ChatModel, ChatRequest, Completion
+from simulators.chat_models.server_errors import RequestRefused
 from simulators.conversation import Usage
-from simulators.errors import ReplayMiss
+from simulators.errors import ChatModelError, ContextOverflow, ReplayMiss
 from simulators.metering import note
 from simulators.record_file import RecordFile
 
-VERSION = 1
+VERSION = 2
+"""1 has no records of failed calls."""
+
+_FAILURES: dict[str, type[ChatModelError]] = {kind.__name__: kind for kind in (ChatModelError, ContextOverflow, RequestRefused)}
+"""What a failed call may raise in a replay: the errors that end one conversation. All others end the run."""
 
 
 @dataclass(slots=True)
 class CallCounts:
-    """What a run asked for: calls made to a model, calls read back from the journal, and tokens of both kinds of call."""
+    """What a run asked for: calls made to a model, calls read back from an earlier start's journal, and tokens of both kinds.
+
+    `shared` are calls equal to one that this start made itself: they cost nothing, and their tokens are counted once. `failed`
+    calls are not among the made ones; a replay counts those here that fail as recorded.
+    """
 
     made: int = 0
     reused: int = 0
+    shared: int = 0
     failed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -43,6 +56,8 @@ class CallCounts:
 class Journal:
     """The journal of one run, for any number of models.
 
+    `failed_calls` is how many calls on record failed, over all starts; its length is how many were answered.
+
     Raises:
         ConfigurationError, StorageError: as `RecordFile` does.
     """
@@ -50,12 +65,23 @@ class Journal:
     path: Path
     replay: bool = False
     counts: dict[str, CallCounts] = field(default_factory=dict)
+    failed_calls: int = field(default=0, init=False)
     _file: RecordFile = field(init=False)
-    _where: dict[bytes, tuple[int, int]] = field(init=False)
+    _where: dict[bytes, tuple[int, int]] = field(default_factory=dict, init=False)
+    _failures: dict[bytes, tuple[str, str]] = field(default_factory=dict, init=False)
+    _earlier_end: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._file = RecordFile(self.path, "journal", VERSION, writable=not self.replay)
-        self._where = {bytes.fromhex(record["key"]): (offset, length) for offset, length, record in self._file.records()}
+        for offset, length, record in self._file.records():
+            key = bytes.fromhex(record["key"])
+            if "failed" not in record:
+                self._where[key] = (offset, length)
+            else:
+                self.failed_calls += 1
+                if self.replay:
+                    self._failures[key] = tuple(record["failed"])
+            self._earlier_end = offset + length
 
     def __len__(self) -> int:
         return len(self._where)
@@ -69,6 +95,17 @@ class Journal:
         where = self._where.get(key)
         return None if where is None else [_completion(data) for data in self._file.read_at(*where)["completions"]]
 
+    def is_of_an_earlier_start(self, key: bytes) -> bool:
+        """Return whether a recorded call was on record when the journal was opened."""
+        return self._where[key][0] < self._earlier_end
+
+    def failure(self, key: bytes) -> ChatModelError | None:
+        """Return the error that a call ended with, None when none is on record; in a replay only."""
+        if (recorded := self._failures.get(key)) is None:
+            return None
+        kind, text = recorded
+        return _FAILURES.get(kind, ChatModelError)(text)
+
     def record(self, key: bytes, role: str, completions: list[Completion]) -> None:
         """Write one answered call down; it is on its way to the disk when this returns.
 
@@ -78,10 +115,21 @@ class Journal:
         record = {"key": key.hex(), "role": role, "completions": [_plain(completion) for completion in completions]}
         self._where[key] = self._file.append(record)
 
+    def record_failure(self, key: bytes, role: str, error: ChatModelError) -> None:
+        """Write down that a call failed, with the nearest kind of error that a replay can raise, and its text.
+
+        Raises:
+            StorageError: when the disk refuses.
+        """
+        kind = next(each.__name__ for each in type(error).__mro__ if _FAILURES.get(each.__name__) is each)
+        self._file.append({"key": key.hex(), "role": role, "failed": [kind, str(error)]})
+        self.failed_calls += 1
+
     def recorded_calls(self) -> Iterator[tuple[str, list[Completion]]]:
-        """Yield (role, completions) of every call on record, in the order recorded."""
+        """Yield (role, completions) of every answered call on record, in the order recorded."""
         for _, _, record in self._file.records():
-            yield record["role"], [_completion(data) for data in record["completions"]]
+            if "failed" not in record:
+                yield record["role"], [_completion(data) for data in record["completions"]]
 
     def close(self) -> None:
         """Close the file and give up the lock."""
@@ -134,23 +182,29 @@ class JournaledChatModel:
         Raises:
             ReplayMiss: in a replay, when the call was never recorded.
             StorageError: when the disk refuses the record; the reply is then not used.
-            ChatModelError, ConfigurationError: as the model does.
+            ChatModelError, ConfigurationError: as the model does; in a replay, as it did (`ChatModelError` only).
         """
         key = call_key(self._model, request)
         counts = self._journal.counts_of(request.role)
         if (recorded := self._journal.look_up(key)) is not None:
-            counts.reused += 1
-            _count_tokens(counts, recorded)
+            if self._journal.is_of_an_earlier_start(key):
+                counts.reused += 1
+                _count_tokens(counts, recorded)
+            else:  # its tokens were counted when it was made
+                counts.shared += 1
             note(request.role, recorded)
             return recorded
         while (shared := self._in_flight.get(key)) is not None:
             await asyncio.wait({shared})
             if not shared.cancelled():  # else whoever made the call was cancelled, and one of those who waited makes it again
                 completions = shared.result()
-                counts.reused += 1
+                counts.shared += 1
                 note(request.role, completions)
                 return completions
         if self._journal.replay:
+            if (failure := self._journal.failure(key)) is not None:
+                counts.failed += 1
+                raise failure
             raise ReplayMiss(
                 f"the replay asked {self.name} for a call ({request.role}, seed {request.seed}) that {self._journal.path} "
                 "does not hold; replay with the configuration of the recorded run"
@@ -158,7 +212,11 @@ class JournaledChatModel:
         waiting: asyncio.Future[list[Completion]] = asyncio.get_running_loop().create_future()
         self._in_flight[key] = waiting
         try:
-            completions = await self._model.complete(request)
+            try:
+                completions = await self._model.complete(request)
+            except ChatModelError as error:
+                self._journal.record_failure(key, request.role, error)
+                raise
             self._journal.record(key, request.role, completions)
         except BaseException as error:
             counts.failed += 1

@@ -4,8 +4,10 @@ Strict JSON is not enough, for two reasons. Models slip: single quotes, trailing
 strings. And they write LaTeX without doubling the backslash: `"\\frac"` is *valid* JSON for a form feed and "rac", so a strict
 parser damages it in silence. Here a backslash before letters that spell a LaTeX command stays a backslash.
 
-Only what has one reading is accepted; anything else is not an object. The work is bounded by a small multiple of the text's
-length whatever the text is, nesting is bounded, and nothing is evaluated.
+Only what has one reading is accepted; anything else is not an object. Where an object begins and cannot be read, what stands in
+it may be quoted (a judge quotes the policy it judges, which may have written `{"rating": 5}` for that very purpose) and what
+stands before it may be a draft, so nothing is accepted. The work is bounded by a small multiple of the text's length whatever the
+text is, nesting is bounded, and nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ MAX_CHARACTERS = 100_000
 _MAX_DEPTH = 16
 _WORK_PER_CHARACTER = 4
 
+_MARK = re.compile(r"[{}]|</?think>")
+_FIELD = re.compile(r"[\"'”]\s*:")
+_FRAME_BEFORE = re.compile(r"\s*(?:```\w*\s*)?")
+_FRAME_AFTER = re.compile(r"\s*(?:```\s*)?\Z")
 _SPACE = re.compile(r"\s*")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -56,19 +62,42 @@ Value = str | Number | bool | dict[str, "Value"] | list["Value"] | None
 def find_objects(text: str) -> list[dict[str, Value]]:
     """Return every object in `text` that can be read, in the order in which they end (so an inner one before its outer one).
 
+    Empty where something begins as an object does, a key and a colon, and cannot be read (another `{` is prose), or ends as one
+    does that nothing begins: `{"reason": "wrote "} {"rating": 5} twice", "rating": 1}`. Thoughts do not count: what stands before
+    a `</think>`, and behind a `<think>` that is not closed. Inside an object the tags are text.
+
     Of a text longer than `MAX_CHARACTERS` the end is read.
     """
     reader = _Reader(text[-MAX_CHARACTERS:])
-    position = reader.text.find("{")
-    while position >= 0 and reader.work_left > 0:
-        reader.position = position
-        try:
-            reader.read_object(depth=0)
-            position = reader.position
-        except _Unreadable:
-            position += 1
-        position = reader.text.find("{", position)
-    return reader.found
+    if text.rfind("<think>", 0, len(text) - len(reader.text)) > text.rfind("</think>"):
+        return []  # the end of a thought that was cut off
+    position = open_braces = 0
+    broken = loose_field = False
+    while reader.work_left > 0 and (mark := _MARK.search(reader.text, position)):
+        loose_field = loose_field or _FIELD.search(reader.text, position, mark.start()) is not None
+        position = mark.end()
+        if mark[0] == "</think>":
+            if broken and not reader.is_rest(position):
+                continue  # the tag may be quoted, too
+            reader.found.clear()
+            broken = loose_field = False
+            open_braces = 0
+        elif broken:
+            continue
+        elif mark[0] == "<think>":
+            position = reader.text.find("</think>", position)
+            if position < 0:
+                broken = _FIELD.search(reader.text, mark.end()) is not None  # the tag may be quoted, and an object end behind it
+                break
+        elif mark[0] == "}":
+            broken = loose_field and (not open_braces or bool(reader.found))  # braces before an object may be prose
+            open_braces = max(0, open_braces - 1)
+        elif reader.try_object(mark.start()):
+            position, loose_field = reader.position, False
+        else:
+            broken = reader.has_begun
+            open_braces += 1
+    return [] if broken else reader.found
 
 
 def read_plain_object(text: str) -> dict[str, Value] | None:
@@ -100,17 +129,37 @@ class _Reader:
         self.text = text
         self.position = 0
         self.found: list[dict[str, Value]] = []
+        self.has_begun = False
         self.work_left = _WORK_PER_CHARACTER * len(text) + 1000
+
+    def try_object(self, position: int) -> bool:
+        """Read the object at `position` if there is one; say in `has_begun` whether it began as one, readable or not."""
+        self.position, self.has_begun = position, False
+        try:
+            self.read_object(depth=0)
+        except _Unreadable:
+            return False
+        return True
+
+    def is_rest(self, position: int) -> bool:
+        """True where the text from `position` on is one object, in a code fence or not, and nothing else."""
+        frame = _FRAME_BEFORE.match(self.text, position)
+        assert frame is not None  # the pattern matches the empty string
+        if self.text[frame.end() : frame.end() + 1] != "{" or not self.try_object(frame.end()):
+            return False
+        return _FRAME_AFTER.match(self.text, self.position) is not None
 
     def read_object(self, depth: int) -> dict[str, Value]:
         """Read the object that starts at `position`, note it in `found`, and stand right behind it."""
         result: dict[str, Value] = {}
         self._enter(depth)
         while not self._closes("}"):
+            quoted = self._peek() in _PLAIN
             key = self._key()
             if self._peek() != ":":
                 raise _Unreadable
             self._step()
+            self.has_begun |= quoted or self._peek() in _PLAIN  # a bare word and a colon alone are prose: {note: ...}
             result[key] = self._value(depth)
             self._separator("}")
         self.found.append(result)

@@ -25,7 +25,11 @@ _RATE_WINDOW_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressFigures:
-    """One look at a run. Rates are over the last half minute; `time_left_s` is None while nothing is known about it."""
+    """One look at a run. Rates are over the last half minute; `time_left_s` is None while nothing is known about it.
+
+    Calls are counted as `CallCounts` does: `calls_reused` were read back from an earlier start's journal, `calls_shared` are
+    equal to one that this start made.
+    """
 
     elapsed_s: float
     futures_done: int
@@ -33,6 +37,7 @@ class ProgressFigures:
     failed: int
     calls_made: int
     calls_reused: int
+    calls_shared: int
     calls_failed: int
     calls_per_s: float
     tokens_per_s: float
@@ -43,9 +48,10 @@ class ProgressFigures:
     def line(self) -> str:
         """Return the figures as one line of text."""
         total = f"/{self.futures_total}" if self.futures_total is not None else ""
+        shared = f"{self.calls_shared} shared, " if self.calls_shared else ""
         parts = [
             f"futures {self.futures_done}{total} ({self.failed} failed)",
-            f"calls {self.calls_made} made, {self.calls_reused} from the journal, {self.calls_failed} failed",
+            f"calls {self.calls_made} made, {shared}{self.calls_reused} from the journal, {self.calls_failed} failed",
             f"{self.calls_per_s:.1f} calls/s",
             f"{self.tokens_per_s:.0f} tokens/s",
         ]
@@ -113,6 +119,7 @@ class Progress(AbstractAsyncContextManager["Progress"]):
             failed=self.failed,
             calls_made=made,
             calls_reused=sum(each.reused for each in self._counts.values()),
+            calls_shared=sum(each.shared for each in self._counts.values()),
             calls_failed=sum(each.failed for each in self._counts.values()),
             calls_per_s=(made - made_then) / span,
             tokens_per_s=(tokens - tokens_then) / span,

@@ -115,8 +115,9 @@ def json_schema(schema: Schema) -> dict[str, Any]:
 def parse_reply(text: str, schema: Schema) -> dict[str, FieldValue]:
     """Return the fields of the last object in `text` that fits the schema.
 
-    The last one, because models think, quote and draft first and answer at the end. Where exactly one field is required and it
-    is a number, a bare number will do.
+    The last one, because models think, quote and draft first and answer at the end; so where an object begins and cannot be read
+    the reply is refused, whatever else it holds (`find_objects`). Where exactly one field is required and it is a number, a bare
+    number will do.
 
     Raises:
         UnusableReply: nothing fits; says what was wrong with what came nearest.
@@ -127,7 +128,7 @@ def parse_reply(text: str, schema: Schema) -> dict[str, FieldValue]:
             with contextlib.suppress(UnusableReply):
                 return _fit(plain, schema)
     complaint = "it holds no JSON object"
-    for candidate in reversed(find_objects(answer)):
+    for candidate in reversed(find_objects(text)):
         try:
             return _fit(candidate, schema)
         except UnusableReply as error:

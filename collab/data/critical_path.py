@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collab.data.views import candidates, kept_nodes
-from simulators.conversation import ConversationTree, Node
+from simulators.conversation import ConversationTree, Node, departures
 
 
 def critical_path_s(tree: ConversationTree) -> float:
@@ -22,9 +22,14 @@ def critical_path_s(tree: ConversationTree) -> float:
 
 
 def _longest_below(tree: ConversationTree, reply: Node) -> float:
-    """Return the latency of a candidate and of its slowest future; candidates of the next turn are not part of a future."""
+    """Return the latency of a candidate and of its slowest future; candidates of the next turn are not part of a future.
+
+    A user's leaving without a word is the last call of its future. Futures that are nothing else all end at the candidate, where
+    the slowest of them counts.
+    """
     futures = (
         sum(node.latency_s or 0.0 for node in tree.path(record["leaf"])[len(tree.path(reply.id)) :])
+        + max((departure.latency_s or 0.0 for departure in departures(tree.nodes[record["leaf"]])), default=0.0)
         for record in reply.annotations.get("mr", {}).get("futures", [])
     )
     return (reply.latency_s or 0.0) + max(futures, default=0.0)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from collab.data.views import Pair, candidates, components_of, kept_nodes, mr_of
-from simulators.conversation import ConversationTree
+from simulators.conversation import ConversationTree, departures
 from simulators.users.guards import FlagCounter
 
 DATASETS = ("sft", "dpo", "public")
@@ -26,7 +26,8 @@ class DatasetStatistics:
     `length_gap` is the mean number of characters by which chosen replies are longer than rejected ones, `chosen_longer` the share
     of pairs in which they are. `gap_shares` says what the MR gap is made of: each reward component's part of it, which add up to
     1 where every component has a mean for every reply. `duplicates` are rows left out because an equal one was there.
-    `user_faults` are the rates of the flags that simulated user turns raised. `rows` counts rows by dataset and split.
+    `user_faults` are the rates of the flags that simulated user turns raised; a leaving without a word is a turn, too. `rows`
+    counts rows by dataset and split.
     """
 
     conversations: int
@@ -78,6 +79,8 @@ class Figures:
         for node in tree.nodes:
             if node.author == "user":
                 self._flags.add(node.annotations.get("flags", ()))
+            for departure in departures(node):
+                self._flags.add(departure.flags)
         for node in kept_nodes(tree):
             if node.message.role != "user":
                 continue

@@ -28,6 +28,10 @@ class TreeSet:
                 self._file_of.setdefault(task_id, file)
         self.task_ids = sorted(self._file_of)
 
+    def read(self, task_id: str) -> ConversationTree:
+        """Return the tree of a task."""
+        return self._file_of[task_id].read(task_id)
+
     def __len__(self) -> int:
         return len(self.task_ids)
 
@@ -36,4 +40,4 @@ class TreeSet:
 
     def __iter__(self) -> Iterator[ConversationTree]:
         for task_id in self.task_ids:
-            yield self._file_of[task_id].read(task_id)
+            yield self.read(task_id)

@@ -106,9 +106,10 @@ def seconds(conversation: EvaluatedConversation) -> float:
     return math.fsum(spent.seconds for spent in conversation.spent.values())
 
 
-def all_tokens(conversation: EvaluatedConversation) -> int:
-    """Return the tokens of all models, prompts and completions."""
-    return sum(spent.tokens for spent in conversation.spent.values())
+def all_tokens(conversation: EvaluatedConversation) -> float | None:
+    """Return the tokens of all models, prompts and completions; None where a server does not tell how many there were."""
+    spent = conversation.spent.values()
+    return float(sum(each.tokens for each in spent)) if all(each.tokens or not each.calls for each in spent) else None
 
 
 def figures(cell: Cell) -> dict[str, Any]:
@@ -129,7 +130,8 @@ def figures(cell: Cell) -> dict[str, Any]:
     replies = sum(each.turns for each in scored)
     result["asking_turns"] = sum(sum(each.asked) for each in scored) / max(1, replies)
     result |= clarification_figures(cell.conversations)
-    result["all_tokens"] = sum(map(all_tokens, scored)) / len(scored)
+    if (tokens := cell.mean(all_tokens)) is not None:
+        result["all_tokens"] = tokens.mean
     if (cost := cell.mean(cell.cost)) is not None:
         result["cost"] = cost.mean
     result["seconds"] = math.fsum(map(seconds, scored)) / len(scored)

@@ -69,13 +69,14 @@ def warnings(cells: Sequence[Cell]) -> list[str]:
 
 def _facts(cells: Sequence[Cell]) -> dict[str, Value]:
     conversations = [(cell, each) for cell in cells for each in cell.conversations]
+    tokens = [all_tokens(each) for _, each in conversations]
     costs = [cost for cell, each in conversations if (cost := cell.cost(each)) is not None]
     facts: dict[str, Value] = {
         "policies": len({cell.policy for cell in cells}),
         "environments": len({cell.environment for cell in cells}),
         "conversations": len(conversations),
         "without a score": sum(cell.unscored for cell in cells),
-        "tokens of all models": sum(all_tokens(each) for _, each in conversations),
+        "tokens of all models": None if None in tokens else int(sum(each or 0 for each in tokens)),
     }
     return facts | ({"cost": math.fsum(costs)} if costs else {})
 

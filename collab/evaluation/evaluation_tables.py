@@ -50,7 +50,7 @@ def figures_table(cells: Sequence[Cell]) -> Table:
             cell.mean(lambda each: float(each.policy_tokens)),
             cell.mean(lambda each: float(each.turns)),
             cell.mean(lambda each: 100 * sum(each.asked) / each.turns if each.turns else None),
-            cell.mean(lambda each: float(all_tokens(each))),
+            cell.mean(all_tokens),
             cell.mean(seconds),
         ] + ([cell.mean(cell.cost)] if priced else [])
         own += [center(value) for value in spent]  # without their errors: the row must fit on a page

@@ -17,7 +17,7 @@ from collab.rewards.component import RewardComponent, ScoringError
 from collab.tasks.task import Task
 from simulators.conversation import ConversationTree, Node, Outcome
 from simulators.errors import ChatModelError, SimulatorError
-from simulators.forward_sampling import Future, future_seeds, sample_future
+from simulators.forward_sampling import Future, Step, future_seeds, sample_future
 from simulators.metering import Spent, metered
 from simulators.policy import Policy
 from simulators.questions import asks
@@ -65,6 +65,7 @@ async def evaluate(
     *,
     runs: int = 1,
     seed: int = 0,
+    stopped: TreeFile | None = None,
     max_open_tasks: int = 64,
     limit: asyncio.Semaphore | None = None,
     on_task: Callable[[], None] = lambda: None,
@@ -77,6 +78,9 @@ async def evaluate(
     called after each task, those found finished included; `observe` with every scored conversation (it may raise). With
     `score_turns` the task score is also told after every turn.
 
+    A task of which a conversation failed goes into `stopped`, where there is one: the next start plays it again (what was
+    answered is in the journal).
+
     Raises:
         ConfigurationError, StorageError: as the models and the tree file do.
     """
@@ -85,7 +89,8 @@ async def evaluate(
     async def one(task: Task) -> None:
         if task.id not in trees:
             async with limit:
-                trees.append(await evaluated_tree(policy, environment, task, runs, seed, observe, score_turns))
+                tree = await evaluated_tree(policy, environment, task, runs, seed, observe, score_turns)
+                (trees if stopped is None or _is_whole(tree) else stopped).append(tree)
         on_task()
 
     async with asyncio.TaskGroup() as group:
@@ -122,7 +127,10 @@ async def evaluated_tree(
         with metered() as meter:
             future = await sample_future((), user, policy, environment.max_turns, future_seeds(seed, task.id, run))
             scored = await score_future(environment, task, future, run)
-        measured: dict[str, Any] = {"spent": {role: asdict(spent) for role, spent in meter.spent().items()}}
+        measured: dict[str, Any] = {
+            "policy_tokens": sum(_tokens(step, environment) for step in future.policy_steps),
+            "spent": {role: asdict(spent) for role, spent in meter.spent().items()},
+        }
         if score_turns and scored.reward is not None:
             measured["by_turn"] = await _scores_by_turn(environment, task, scored)
         observe(scored)
@@ -184,7 +192,7 @@ def evaluated_conversations(
                 reward=entry["total"],
                 components=entry["components"],
                 asked=tuple(asks(node.message.content) for node in replies),
-                policy_tokens=sum(_tokens(node) for node in replies),
+                policy_tokens=entry.get("policy_tokens", sum(_told_tokens(node) for node in replies)),
                 task=tree.metadata["task"],
                 seed=seed,
                 error=entry.get("errors", {}).get("conversation"),
@@ -194,5 +202,15 @@ def evaluated_conversations(
             )
 
 
-def _tokens(node: Node) -> int:
+def _is_whole(tree: ConversationTree) -> bool:
+    return all(Outcome(entry["outcome"]).earns_reward for entry in tree.metadata["conversations"])
+
+
+def _tokens(step: Step, environment: Environment) -> int:
+    """Return the tokens of a reply: those that the server told, or where it tells none, as the environment counts them."""
+    told = step.completion.usage.completion_tokens if step.completion is not None else 0
+    return told or environment.resources.count_tokens(step.message.content)
+
+
+def _told_tokens(node: Node) -> int:
     return node.usage.completion_tokens if node.usage else 0

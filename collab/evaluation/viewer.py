@@ -92,7 +92,7 @@ def view_run(run_folder: Path, output: Path | None = None) -> Path:
 
 def _trees_of(run_folder: Path) -> Iterator[ConversationTree]:
     if not run_folder.is_dir() or (run_folder / "trees.jsonl").is_file():
-        yield from read_trees(run_folder)
+        yield from _with_stopped(run_folder)
         return
     parts = sorted(file.parent for depth in _DEPTHS for file in run_folder.glob(f"{depth}/trees.jsonl"))
     if not parts:
@@ -100,9 +100,16 @@ def _trees_of(run_folder: Path) -> Iterator[ConversationTree]:
             f"{run_folder} holds no trees.jsonl, nor does any folder in it; name the output folder of a build or an evaluation"
         )
     for part in parts:
-        for tree in read_trees(part):
+        for tree in _with_stopped(part):
             tree.metadata["policy"] = part.relative_to(run_folder).as_posix()
             yield tree
+
+
+def _with_stopped(run: Path) -> Iterator[ConversationTree]:
+    """Yield the trees of a file, or of a folder with those of tasks that stopped early or were spoilt by a failure."""
+    yield from read_trees(run)
+    if (stopped := run / "stopped.jsonl").is_file():
+        yield from read_trees(stopped)
 
 
 def _write_data(trees: Iterable[ConversationTree], stream: IO[str], token_text: Callable[[int], str] | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,3 +23,9 @@ class Task:
     reference: str | None = None
     opening: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that differ for tasks that differ in anything but their id."""
+        content = json.dumps([self.goal, self.reference, self.opening, dict(self.metadata)], sort_keys=True, default=str)
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -64,13 +64,14 @@ class OnlineRun:
         """Return what the trainer plays; `settings` are the method's own, with `.rollout` in them."""
         from collab.training.conversation_trainer import ConversationSource
 
+        digests = [start.task.digest for start in _starts(self.tasks)]
         decisive = [self.method, self.environment.name, self.model, self.adapter, self.seed, asdict(settings)]
         return ConversationSource(
             self.environment,
             _starts(self.tasks),
             settings.rollout,
             self.output_dir,
-            fingerprint(*decisive, asdict(self.lora), asdict(self.optimization)),
+            fingerprint(*decisive, asdict(self.lora), asdict(self.optimization), digests),
             self.optimization.max_length,
             self.seed,
             _starts(self.eval_tasks),

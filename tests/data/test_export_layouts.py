@@ -5,15 +5,21 @@ from typing import Any
 
 import pytest
 
+from collab.data.builder import CandidateSource, DatasetBuilder
 from collab.data.card import without_machine
 from collab.data.export import ExportSettings, export_datasets, read_rows, statistics
 from collab.data.licences import licence_of
 from collab.data.tree_set import TreeSet
 from collab.data.views import PairSettings
-from simulators.conversation import ConversationTree
+from collab.mr import MultiturnReward
+from collab.tasks.task import Task
+from simulators.conversation import Conversation, ConversationTree
 from simulators.errors import ConfigurationError
 from simulators.tree_file import TreeFile
+from simulators.users.guards import EARLY_STOP
+from simulators.users.protocol import UserTurn
 from tests.data.small_trees import small_tree
+from tests.scripted_environment import scripted_environment, scripted_policy
 
 PAIRS = PairSettings()
 
@@ -149,6 +155,22 @@ def test_a_simulator_that_misbehaves_is_named_in_the_first_lines(tmp_path: Path)
     assert any("**Warning**: the simulated user raised the flag goal_leak in 25% of its turns" in line for line in head)
     assert "- flags on simulated user turns: goal_leak 25.0%" in card
     assert "Warning" not in exported(trees(4), tmp_path / "clean")
+
+
+async def test_users_who_leave_without_a_word_are_counted(tmp_path: Path) -> None:
+    def leaves_when_asked(conversation: Conversation, seed: int) -> UserTurn:
+        return UserTurn("", ends=True, flags=(EARLY_STOP,)) if conversation else UserTurn("do it")
+
+    environment = scripted_environment(leaves_when_asked, lambda conversation: float(len(conversation)))
+    policy = scripted_policy(lambda request, rng: f"Which of {rng.randrange(10**6)}?")
+    builder = DatasetBuilder(environment, MultiturnReward(environment, policy, 1, 2), [CandidateSource(policy, 4)])
+    tree = await builder.build(Task("t", goal="have it done"))
+    replies = len(tree) - 1
+    assert replies > 1 and all(node.author == "policy" for node in tree.nodes[1:])  # every future ended in silence
+    figures = export_datasets([tree], tmp_path, pairs=PAIRS, card=CONFIG)
+    assert figures.futures == 2 * replies
+    assert figures.user_faults["early_stop"] == 2 * replies / (2 * replies + 1)  # the opening is a turn, too
+    assert "raised the flag early_stop" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

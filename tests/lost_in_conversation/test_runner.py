@@ -102,7 +102,7 @@ async def test_recap_goes_on_from_the_sharded_conversation_for_free(tmp_path):
         sharded, recap = (trees[f"{instruction.id}|{kind}|0"] for kind in ("sharded", "recap"))
         messages = [node.message for node in recap.nodes]
         assert messages[: len(sharded)] == [node.message for node in sharded.nodes] and len(messages) == len(sharded) + 2
-    assert results.calls["policy"]["made"] == 3 * 2 * (4 + 1) and results.calls["policy"]["reused"] == 3 * 2 * 4
+    assert results.calls["policy"]["made"] == 3 * 2 * (4 + 1) and results.calls["policy"]["shared"] == 3 * 2 * 4
 
 
 async def test_other_settings_in_one_folder_are_refused(tmp_path):

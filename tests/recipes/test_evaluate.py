@@ -79,8 +79,25 @@ def test_what_could_not_be_scored_is_counted_and_left_out(collab: Collab, comman
     base, proactive = metrics_by_policy().values()
     assert (base["conversations"], base["unscored"]) == (8, 1)
     assert proactive["unscored"] == 0
-    outcomes = [entry["outcome"] for tree in read_trees(FOLDER / "base") for entry in tree.metadata["conversations"]]
-    assert outcomes.count("infra_error") == 1
+    (spoilt,) = read_trees(FOLDER / "base" / "stopped.jsonl")
+    assert [entry["outcome"] for entry in spoilt.metadata["conversations"]].count("infra_error") == 1
+    again = collab(*command, "max_failure_share=1.0")  # the server is well again
+    assert again.status == 0, again.err
+    base, _ = metrics_by_policy().values()
+    assert (base["conversations"], base["unscored"]) == (8, 0) and not (FOLDER / "base" / "stopped.jsonl").exists()
+
+
+def test_another_task_under_an_old_name_is_noticed(collab: Collab, command: list[str], tmp_path: Path) -> None:
+    first, second = ({"question": f"What is {n} + 1?", "answer": f"#### {n + 1}"} for n in (3, 4))
+    tasks = tmp_path / "sums.jsonl"
+    tasks.write_text(json.dumps(first) + "\n")
+    own = [*command, "environment=math_chat", f"tasks={tasks}", "split=test", "limit=null"]
+    assert collab(*own).status == 0
+    tasks.write_text(json.dumps(second) + "\n" + json.dumps(first) + "\n")
+    ended = collab(*own)
+    assert ended.status == 1 and "holds results about another task called math_chat/math_chat-test-00000" in ended.err
+    tasks.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+    assert collab(*own).status == 0
 
 
 def test_own_policies_take_part(collab: Collab, command: list[str], chat_server: FaultServer) -> None:

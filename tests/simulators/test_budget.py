@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulators.budget import Budget, BudgetedChatModel, Price, Spending
-from simulators.chat_models.protocol import ChatRequest, Completion
+from simulators.chat_models.protocol import ChatRequest, Completion, SamplingSettings
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.conversation import Message, Usage
 from simulators.errors import BudgetExhausted, ChatModelError, ConfigurationError
@@ -131,6 +131,91 @@ async def test_a_stopped_run_goes_on_with_a_higher_budget_and_pays_nothing_twice
         journal.close()
         assert made == done == budget.spent.calls
         assert sum(isinstance(result, list) for result in results) == done
+
+
+async def test_failed_calls_count_over_all_starts(tmp_path: Path) -> None:
+    def fail(request: ChatRequest, rng: object) -> str:
+        raise ChatModelError("gone")
+
+    made = 0
+    for _ in range(3):
+        journal = Journal(tmp_path / "journal.jsonl")
+        budget = Budget(max_calls=5)
+        budget.restore(journal)
+        model = ScriptedChatModel(fail)
+        journaled = JournaledChatModel(BudgetedChatModel(model, budget), journal)
+        requests = [replace(HELLO, seed=seed) for seed in range(20)]
+        results = await asyncio.gather(*(journaled.complete(request) for request in requests), return_exceptions=True)
+        made += model.calls
+        journal.close()
+        assert budget.spent == Spending(calls=5, failed=5)
+        assert isinstance(results[-1], BudgetExhausted)
+    assert made == 5
+
+
+def in_first_wave(max_tokens: int, n: int = 1) -> ChatRequest:
+    """A request whose call costs 10 tokens, and is expected to cost 2 + `max_tokens` * `n` before anything is known."""
+    return ChatRequest((Message("user", "12345678"),), SamplingSettings(max_tokens), n=n)
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "request_", "under_way"),
+    [
+        (500, in_first_wave(max_tokens=98), 5),
+        (501, in_first_wave(max_tokens=98), 6),
+        (500, in_first_wave(max_tokens=49, n=2), 5),
+        (500, in_first_wave(max_tokens=10_000), 1),
+        (1, in_first_wave(max_tokens=10_000), 1),
+        (0, in_first_wave(max_tokens=10_000), 0),
+    ],
+)
+async def test_before_anything_was_answered_calls_are_counted_at_what_they_may_cost(
+    max_tokens: int, request_: ChatRequest, under_way: int
+) -> None:
+    model, budget = metered(), Budget(max_tokens=max_tokens)
+    wrapped = BudgetedChatModel(model, budget)
+    tasks = [asyncio.create_task(wrapped.complete(request_)) for _ in range(64)]
+    await asyncio.sleep(0)
+    assert model.calls == under_way
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert max_tokens <= budget.spent.tokens <= max_tokens + 10 * under_way
+
+
+async def test_the_first_wave_is_limited_in_money_too() -> None:
+    """The judge is free: its answers say nothing about what the policy's calls cost."""
+    prices = {"policy": Price(prompt=1e6, completion=2e6)}
+    model, budget = metered(), Budget(max_cost=100.0, prices=prices)
+    wrapped = BudgetedChatModel(model, budget)
+    dear = in_first_wave(max_tokens=24)  # 2 + 2 * 24 = 50
+    for _ in range(3):
+        await wrapped.complete(replace(dear, role="judge"))
+    tasks = [asyncio.create_task(wrapped.complete(dear)) for _ in range(64)]
+    await asyncio.sleep(0)
+    assert model.calls == 3 + 2
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_failures_do_not_make_answers_look_cheap() -> None:
+    budget = Budget(max_tokens=500, spent=Spending(calls=91, tokens=100, failed=90))
+    model = metered()
+    tasks = [asyncio.create_task(BudgetedChatModel(model, budget).complete(HELLO)) for _ in range(64)]
+    await asyncio.sleep(0)
+    assert model.calls == 4  # 100 tokens an answer
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_first_wave_that_fails_gives_way_to_the_next() -> None:
+    async def fail(request: ChatRequest, rng: object) -> str:
+        await asyncio.sleep(0.001)
+        raise ChatModelError("gone")
+
+    model, budget = ScriptedChatModel(fail), Budget(max_tokens=300)
+    wrapped = BudgetedChatModel(model, budget)
+    request = in_first_wave(max_tokens=98)
+    async with asyncio.timeout(5):
+        results = await asyncio.gather(*(wrapped.complete(request) for _ in range(20)), return_exceptions=True)
+    assert {type(result) for result in results} == {ChatModelError}
+    assert model.calls == 20
 
 
 def test_limits_must_make_sense() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulators.conversation import ConversationTree, Message, Outcome, Usage
+from simulators.conversation import ConversationTree, Departure, Message, Outcome, Usage, departures
 
 TEXT = st.text(max_size=20)
 
@@ -87,11 +87,27 @@ def test_a_record_that_is_no_tree_is_refused(record: dict[str, object]) -> None:
 def test_the_fingerprint_forgets_latency_and_nothing_else() -> None:
     def tree(latency_s: float, text: str) -> ConversationTree:
         tree = ConversationTree("t")
-        tree.add(None, Message("user", text), "user", latency_s=latency_s)
+        node = tree.add(None, Message("user", text), "user", latency_s=latency_s)
+        Departure(("early_stop",), latency_s=latency_s, seed=int(text == "c")).write(node)
         return tree
 
     assert tree(1, "a").fingerprint() == tree(2, "a").fingerprint()
     assert tree(1, "a").fingerprint() != tree(1, "b").fingerprint()
+    assert tree(1, "a").fingerprint()["nodes"][0]["annotations"] != tree(1, "c").fingerprint()["nodes"][0]["annotations"]
+    timed = tree(1, "a")
+    timed.fingerprint()
+    assert [each.latency_s for each in departures(timed.nodes[0])] == [1]
+
+
+def test_departures_survive_a_record() -> None:
+    tree = ConversationTree("t")
+    node = tree.add(None, Message("user", "a"), "user")
+    left = [Departure(), Departure(("early_stop",), "model", "w", "stop", Usage(3, 2, 1), 0.5, 7)]
+    for each in left:
+        each.write(node)
+    (again,) = ConversationTree.from_record(json.loads(json.dumps(tree.to_record()))).nodes
+    assert departures(again) == departures(node) == left
+    assert departures(tree.add(0, Message("assistant", "b"), "policy")) == []
 
 
 def test_only_what_the_policy_caused_earns_reward() -> None:

@@ -1,12 +1,13 @@
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from simulators.chat_models.protocol import ChatRequest, Completion, SamplingSettings
 from simulators.chat_models.scripted import ScriptedChatModel
-from simulators.conversation import Conversation, ConversationTree, Message, Outcome
+from simulators.conversation import Conversation, ConversationTree, Departure, Message, Outcome, Usage, departures
 from simulators.errors import (
     BudgetExhausted,
     ChatModelError,
@@ -91,6 +92,7 @@ async def test_a_user_that_leaves_ends_the_future() -> None:
     polite = await sample_future(HISTORY, Says(UserTurn("thanks!", ends=True)), policy(), 5, SEEDS)
     assert (polite.outcome, roles(polite)) == (Outcome.ENDED, ["user"])
     assert polite.conversation[-1] == Message("user", "thanks!")
+    assert polite.departure is None
 
 
 @pytest.mark.parametrize(
@@ -224,6 +226,24 @@ async def test_a_graft_keeps_provenance_and_outcome() -> None:
     nothing = await sample_future(HISTORY, Says("x"), policy(), 0, SEEDS)
     assert nothing.graft(tree, parent) == parent
     assert tree.nodes[1].outcome is None
+
+
+async def test_a_graft_notes_users_who_leave_without_a_word() -> None:
+    completion = Completion("raw", usage=Usage(9, 1), model="user model", weights_version="3", latency_s=0.5)
+    leaves = UserTurn("", ends=True, completion=completion, flags=("early_stop",))
+    tree = ConversationTree("task")
+    parent = tree.extend(None, HISTORY)
+    later = await sample_future(HISTORY, Says("go on", leaves), policy(), 3, SEEDS)
+    at_once = [await sample_future(HISTORY, Says(turn), policy(), 3, SEEDS) for turn in (leaves, UserTurn("", ends=True))]
+    assert later.departure is not None and later.departure.flags == ("early_stop",)
+    assert later.conversation[-1] == Message("assistant", "an answer")  # no message
+    assert [future.graft(tree, parent) for future in (later, *at_once)] == [3, parent, parent]
+    left = Departure(("early_stop",), "user model", "3", "stop", Usage(9, 1), 0.5, SEEDS("user", 3))
+    assert departures(tree.nodes[3]) == [left]
+    assert departures(tree.nodes[1]) == [replace(left, seed=SEEDS("user", 2)), Departure(seed=SEEDS("user", 2))]
+    assert (len(tree), departures(tree.nodes[2])) == (4, [])
+    assert tree.nodes[1].outcome is None
+    assert (await sample_future((), Says(leaves), policy(), 1, SEEDS)).graft(ConversationTree("empty"), None) is None
 
 
 async def test_turns_are_counted_from_the_conversations_beginning() -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import errno
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,9 @@ import pytest
 
 from simulators.chat_models.protocol import ChatRequest, Completion, SamplingSettings
 from simulators.chat_models.scripted import ScriptedChatModel
+from simulators.chat_models.server_errors import RequestRefused
 from simulators.conversation import Message, Usage
-from simulators.errors import ChatModelError, ReplayMiss, StorageError
+from simulators.errors import BudgetExhausted, ChatModelError, ConfigurationError, ContextOverflow, ReplayMiss, StorageError
 from simulators.journal import Journal, JournaledChatModel, call_key
 
 HELLO = ChatRequest((Message("user", "hello"),), seed=1)
@@ -110,8 +112,22 @@ async def test_equal_calls_in_flight_are_one_call(path: Path) -> None:
     answers = await asyncio.gather(*(journaled.complete(HELLO) for _ in range(10)))
     assert model.calls == 1
     assert len({id(completion) for (completion,) in answers}) == 1
-    assert (journal.counts["policy"].made, journal.counts["policy"].reused) == (1, 9)
+    counts = journal.counts["policy"]
+    assert (counts.made, counts.shared, counts.reused, counts.completion_tokens) == (1, 9, 0, 2)
     journal.close()
+
+
+async def test_a_call_of_this_start_is_shared_and_one_of_an_earlier_start_is_read_back(path: Path) -> None:
+    for made, reused, shared in ((1, 0, 2), (0, 3, 0)):
+        journal = Journal(path)
+        journaled = JournaledChatModel(ScriptedChatModel(draw), journal)
+        for _ in range(3):
+            await journaled.complete(HELLO)
+        counts = journal.counts["policy"]
+        assert (counts.made, counts.reused, counts.shared) == (made, reused, shared)
+        assert counts.completion_tokens == 2 * (made + reused)  # what is shared was written once
+        assert journal.summary()["policy"]["shared"] == shared
+        journal.close()
 
 
 async def test_a_failed_call_fails_all_who_wait_for_it_and_is_made_again_later(path: Path) -> None:
@@ -191,4 +207,120 @@ async def test_recorded_calls_can_be_gone_through(path: Path) -> None:
         ("judge", ["a b", "a b"]),
     ]
     assert journal.summary()["judge"]["made"] == 1
+    journal.close()
+
+
+# ---------------------------------------------------------------- failed calls
+
+
+class Failing(ScriptedChatModel):
+    """Raises what it is given, one error a call, and answers where that is None."""
+
+    def __init__(self, *errors: BaseException | None) -> None:
+        super().__init__(draw)
+        self.errors = list(errors)
+
+    async def complete(self, request: ChatRequest) -> list[Completion]:
+        if self.errors and (error := self.errors.pop(0)) is not None:
+            raise error
+        return await super().complete(request)
+
+
+class LocalFailure(ChatModelError):
+    """A kind that only its backend knows."""
+
+
+async def ask(path: Path, *errors: BaseException | None, replay: bool = False) -> list[Completion] | BaseException:
+    """Start once: ask for one completion and return what came of it."""
+    journal = Journal(path, replay=replay)
+    try:
+        return await JournaledChatModel(Failing(*errors), journal).complete(HELLO)
+    except BaseException as error:
+        return error
+    finally:
+        journal.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ChatModelError("é: no"), ChatModelError),
+        (ContextOverflow("too long"), ContextOverflow),
+        (RequestRefused("not this"), RequestRefused),
+        (LocalFailure("broken"), ChatModelError),
+    ],
+)
+async def test_a_failed_call_fails_again_in_a_replay(path: Path, error: ChatModelError, kind: type[ChatModelError]) -> None:
+    assert await ask(path, error) is error
+    replayed = await ask(path, replay=True)
+    assert type(replayed) is kind
+    assert str(replayed) == str(error)
+
+
+async def test_a_failed_call_is_made_again_by_the_next_start_and_its_answer_wins(path: Path) -> None:
+    await ask(path, ChatModelError("first"))
+    await ask(path, ChatModelError("second"))
+    assert str(await ask(path, replay=True)) == "second"
+    answer = await ask(path)
+    assert isinstance(answer, list)
+    assert await ask(path, replay=True) == answer
+    assert await ask(path, AssertionError("it is on record")) == answer
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConfigurationError("key"), BudgetExhausted("spent"), StorageError("full"), asyncio.CancelledError(), ValueError("x")],
+)
+async def test_what_ends_the_run_is_not_recorded(path: Path, error: BaseException) -> None:
+    assert type(await ask(path, error)) is type(error)
+    assert len(path.read_bytes().splitlines()) == 1
+    assert isinstance(await ask(path, replay=True), ReplayMiss)
+
+
+async def test_failed_calls_are_not_counted_as_answered(path: Path) -> None:
+    journal = Journal(path)
+    journaled = JournaledChatModel(Failing(ChatModelError("no"), None, ChatModelError("no")), journal)
+    requests = [replace(HELLO, seed=seed) for seed in range(3)]
+    await asyncio.gather(*(journaled.complete(request) for request in requests), return_exceptions=True)
+    journal.close()
+    for replay, failed in ((False, 2), (True, 4)):
+        journal = Journal(path, replay=replay)
+        assert (len(journal), journal.failed_calls, len(list(journal.recorded_calls()))) == (1, failed, 1)
+        journaled = JournaledChatModel(Failing(*[ChatModelError("again")] * 2), journal)
+        await asyncio.gather(*(journaled.complete(request) for request in requests), return_exceptions=True)
+        counts = journal.counts["policy"]
+        assert (counts.made, counts.reused, counts.failed, counts.completion_tokens) == (0, 1, 2, 2)
+        journal.close()
+        assert Journal(path, replay=True).failed_calls == 4  # those of the second start; the replay wrote nothing
+
+
+async def test_a_full_disk_that_refuses_a_failure_stops_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(request: ChatRequest, rng: object) -> str:
+        await asyncio.sleep(0.01)
+        raise ChatModelError("no")
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal = Journal(path)
+    journaled = JournaledChatModel(ScriptedChatModel(fail), journal)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        results = await asyncio.gather(*(journaled.complete(HELLO) for _ in range(3)), return_exceptions=True)
+    assert {type(result) for result in results} == {StorageError}
+    journal.close()
+
+
+async def test_a_journal_from_before_failures_were_recorded_is_read_and_written(path: Path) -> None:
+    answer = await ask(path)
+    header, *records = path.read_text().splitlines(keepends=True)
+    path.write_text(json.dumps({**json.loads(header), "version": 1}) + "\n" + "".join(records))
+    assert await ask(path, AssertionError("it is on record")) == answer
+    journal = Journal(path)
+    other = replace(HELLO, seed=2)
+    with pytest.raises(ChatModelError):
+        await JournaledChatModel(Failing(ChatModelError("no")), journal).complete(other)
+    journal.close()
+    journal = Journal(path, replay=True)
+    assert (len(journal), journal.failed_calls) == (1, 1)
     journal.close()

@@ -76,8 +76,16 @@ def test_rates_are_over_what_happened_since_the_start() -> None:
     assert after.tokens_per_s == pytest.approx(50 * after.calls_per_s)
 
 
+def test_shared_calls_are_told_apart_from_those_of_an_earlier_start() -> None:
+    live = counts()
+    live["user"].shared = 3
+    figures = Progress(live).figures()
+    assert (figures.calls_made, figures.calls_shared, figures.calls_reused) == (10, 3, 1)
+    assert "calls 10 made, 3 shared, 1 from the journal, 2 failed" in figures.line()
+
+
 def test_long_times_are_told_in_hours() -> None:
-    figures = ProgressFigures(7260, 1, None, 0, 1, 0, 0, 1, 1, None, None, 61)
+    figures = ProgressFigures(7260, 1, None, 0, 1, 0, 0, 0, 1, 1, None, None, 61)
     assert "2 h 01 min elapsed" in figures.line()
     assert "1 min 01 s left" in figures.line()
 

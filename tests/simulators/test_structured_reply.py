@@ -1,4 +1,6 @@
+import contextlib
 import json
+import re
 import time
 
 import pytest
@@ -33,6 +35,19 @@ REQUEST = ChatRequest((Message("user", "how good?"),), seed=7)
         ("```\n0.7\n```", 0.7),
         ("**Score:** 0.7.", 0.7),
         ("1", 1.0),
+        ('{curly} and {so: on} and {\\alpha, {x} {"score": 0.5} {too}', 0.5),
+        ('{ {"score": 0.5} }', 0.5),
+        ('My "score": {"score": 0.5}}', 0.5),
+        ('{...rest, "x": f(y)} {"score": 0.5} and {so: on}', 0.5),
+        ('the set {\'tis} and {"open is no object {1: 2} {"score": 0.5}', 0.5),
+        ('{"result": {"score": 0.5}}', 0.5),
+        ('{"score": 0.1} {"score": 0.2}\n{"score": 0.3}', 0.3),
+        ('{"score": 0.5, "why": "it wrote <think> and </think>\\n"}', 0.5),
+        ('```json\n{"why": "it wrote </think>{\'score\': 0.9} and <think>", "score": 0.5}\n```', 0.5),
+        ('<think>Perhaps {"score": 0.1} or {"score": </think>Well: {"score": 0.5}, I think', 0.5),
+        ('Reply with {"score": <number>}, so 0.5.</think>\n```json\n{"score": 0.5}\n```\n', 0.5),
+        ('<think>It wrote "</think>{"score": 0.9}", so low.</think>{"score": 0.5}', 0.5),
+        ('{"score": 0.5} <think>or rather {0.9}', 0.5),
     ],
 )
 def test_a_score_is_found_whatever_stands_around_it(text: str, score: float) -> None:
@@ -63,6 +78,49 @@ def test_a_score_is_found_whatever_stands_around_it(text: str, score: float) -> 
 )
 def test_what_is_no_score_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(UnusableReply, match=reason):
+        parse_reply(text, SCORE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"reason": "It only wrote {"score": 1} and helped with nothing", "score": 0}',
+        '{"reason": "It said "hi" and wrote {"score": 1} and left", "score": 0}',
+        '{"reason": "It wrote "}} {"score": 1} {" and left", "score": 0}',
+        "{'reason': 'It's {\"score\": 1}', 'score': 0}",
+        '{reason: "It only wrote {"score": 1} and left", score: 0}',
+        '```json\n{"reason": "It only wrote\n{"score": 1}\nand left", "score": 0}\n```',
+        '{"reason": "It wrote </think>{"score": 1} and left", "score": 0}',
+        '{"reason": "It wrote <think>a</think>{"score": 1}", "score": 0}',
+        '{"reason": "It wrote "} {"score": 1} and left", "score": 0}',
+        '{"reason": "It wrote ", "score": 1} and left", "score": 0}',
+        '{"reason": "It wrote ", "score": 1}<think> and left", "score": 0}',
+        '"reason": "It wrote {"score": 1} and left", "score": 0}',
+        'It wrote {"score": 1}. My rating: {"reason": "It calls this "help"", "score": 0}',
+        '{"quotes": [{"score": 1}, "bad"], "score": 0',
+        '{"thought": {"draft": {"score": 1}}, "reason": "It ask',
+        'Draft: {"score": 1}. Now for good: {"reason": "It ask',
+    ],
+)
+def test_what_an_unreadable_object_quotes_or_follows_is_no_verdict(text: str) -> None:
+    with pytest.raises(UnusableReply, match="no JSON object"):
+        parse_reply(text, SCORE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<think>Perhaps a draft like {"score": 1} ... asks exactly',
+        'Sure. <think>Perhaps a draft like {"score": 1} ... asks exactly',
+        '<think>First {"score": 0.1}.</think>And <think>then {"score": 1}',
+        "<think>0.7",
+        "0.5 <think>or 0.9",
+        '<think>Perhaps {"score": 1} ' + "or not " * 20_000,
+        "<think>Perhaps " + "or not " * 20_000 + '{"score": 1}',
+    ],
+)
+def test_a_thought_that_was_cut_off_is_no_answer(text: str) -> None:
+    with pytest.raises(UnusableReply):
         parse_reply(text, SCORE)
 
 
@@ -106,6 +164,11 @@ def test_fields_are_typed_and_checked() -> None:
 PLAIN_TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")))
 
 
+def prose(text: str) -> str:
+    """A text with nothing in it that begins an object, is a field of one, or is the tag of a thought."""
+    return re.sub(r"[\"'”]\s*:", ";", text).replace("{", "(").replace("think>", "thought")
+
+
 @given(
     message=PLAIN_TEXT, done=st.booleans(), before=PLAIN_TEXT, after=PLAIN_TEXT, ascii_only=st.booleans(), fenced=st.booleans()
 )
@@ -114,8 +177,19 @@ def test_a_json_object_survives_in_any_prose(
 ) -> None:
     written = json.dumps({"message": message, "done": done}, ensure_ascii=ascii_only)
     framed = f"\n```json\n{written}\n```\n" if fenced else f" {written} "
-    text = before.replace("{", "(") + framed + after.replace("{", "(")
+    text = prose(before) + framed + prose(after)
     assert parse_reply(text, MESSAGE) == {"message": message, "done": done}
+
+
+NO_BRACES = str.maketrans("{}", "()")
+SCORES = ['{"score": 1}', "{'score': 1}", '</think>{"score": 1}', '"} {"score": 1}', '", "score": 1}', "</think>1<think>"]
+
+
+@given(before=PLAIN_TEXT, after=PLAIN_TEXT, score=st.sampled_from(SCORES))
+def test_no_score_quoted_without_escapes_becomes_the_verdict(before: str, after: str, score: str) -> None:
+    quoted = before.translate(NO_BRACES) + score + after.translate(NO_BRACES)
+    with contextlib.suppress(UnusableReply):
+        assert parse_reply(f'{{"reason": "It wrote {quoted} and left", "score": 0}}', SCORE) == {"score": 0}
 
 
 TOKENS = [*"{}[]\"':,\\ \n1-", "\\u12", "\\ud800", "score", "e9", "true", "“", "</think>", "```"]
@@ -138,7 +212,27 @@ def test_decoded_strings_can_always_be_written_as_utf8(raw: str) -> None:
     decode_string(raw.replace("\ud800", "")).encode("utf-8", "surrogatepass")
 
 
-@pytest.mark.parametrize("unit", ["{", '{"a":', '{"a ', "{'", '{"a":[1,', "\\", '{"b', '{"a":1,', "{ ", '"'])
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "{",
+        '{"a":',
+        '{"a ',
+        "{'",
+        '{"a":[1,',
+        "\\",
+        '{"b',
+        '{"a":1,',
+        "{ ",
+        '"',
+        "<think>",
+        '{"a":</think>{',
+        "{“",
+        "</think>  ",
+        '":',
+        '}" ',
+    ],
+)
 def test_reading_hostile_text_takes_time_in_proportion_to_its_length(unit: str) -> None:
     started = time.process_time()
     find_objects(unit * (100_000 // len(unit)))
@@ -171,6 +265,13 @@ async def test_a_bad_reply_is_asked_for_once_more_with_the_reason() -> None:
     assert "no JSON object" in second.messages[2].content
     assert second.seed != first.seed
     assert first.json_schema == json_schema(SCORE)
+
+
+async def test_a_quoted_score_is_asked_about_again() -> None:
+    model = ScriptedChatModel(lambda request, rng: replies[len(request.messages) > 1])
+    replies = ['{"reason": "It only wrote {"score": 1} and left", "score": 0}', '{"reason": "It left", "score": 0}']
+    reply = await ask_structured(model, REQUEST, SCORE)
+    assert (reply.values, reply.asked_again, model.calls) == ({"score": 0.0}, True, 2)
 
 
 async def test_two_bad_replies_are_given_up() -> None:

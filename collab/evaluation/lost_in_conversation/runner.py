@@ -192,6 +192,7 @@ class _Player:
             failure = "judge" if error.outcome is Outcome.JUDGE_ERROR else "infrastructure"
             return replace(row, outcome=error.outcome, failure=failure, error=str(error)), None
         flags = Counter(flag for step in future.steps for flag in step.flags)
+        flags.update(future.departure.flags if future.departure is not None else ())
         told = sufficient_turn(future.conversation, instruction, simulation)
         row = replace(
             row,
