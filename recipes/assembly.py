@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -222,9 +222,6 @@ def environment(config: Any, models: Models, count_tokens: Callable[[str], int] 
         raise ConfigurationError(f"unknown user kind {config.user.kind!r}; known are scripted and role_play")
     if config.judge.kind not in ("none", "llm"):
         raise ConfigurationError(f"unknown judge kind {config.judge.kind!r}; known are none and llm")
-    if config.user.kind == "scripted" and (config.user.persona or config.user.urls):
-        option = "persona" if config.user.persona else "urls"
-        raise ConfigurationError(f"user.{option} is for a user that a model plays; set user=role_play, or leave it out")
     resources = Resources(
         count_tokens=count_tokens or _policy_tokens(config.policy, models),
         user_model=models.load(config.user) if config.user.kind == "role_play" else None,
@@ -260,6 +257,19 @@ def overridden(base: Any, entry: Any, where: str, kind: type) -> Any:
         return OmegaConf.merge(base, entry)
     except OmegaConfBaseException as error:
         raise ConfigurationError(f"{where}: {str(error).splitlines()[0]}") from None
+
+
+def refuse_unplayed(user: Any, given: Iterable[str], where: str) -> None:
+    """Refuse settings of a user that a model plays where none does.
+
+    Raises:
+        ConfigurationError: naming the first of `given`, the keys that somebody set.
+    """
+    unused = [key for key in ("persona", "urls", "model") if key in given]
+    if user.kind == "scripted" and unused:
+        raise ConfigurationError(
+            f"{where}.{unused[0]} is for a user that a model plays; set {where}.kind=role_play, or leave it out"
+        )
 
 
 def domain(config: Any) -> Domain:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from collab.evaluation.comparison import Cell
-from recipes.assembly import overridden, plain
+from recipes.assembly import overridden, plain, refuse_unplayed
 from recipes.group_schema import PolicyConfig, UserConfig
 from recipes.run_folder import refuse_other
 from simulators.budget import Price
@@ -158,9 +158,13 @@ def _environments(config: Any) -> dict[str, Any]:
 
 def _users(config: Any) -> dict[str, Any]:
     """Return the user of each entry."""
-    return {str(name): overridden(config.user, entry, f"users.{name}", UserConfig) for name, entry in config.users.items()} or {
-        "": config.user
-    }
+    found = {}
+    for name, entry in config.users.items():
+        found[str(name)] = user = overridden(config.user, entry, f"users.{name}", UserConfig)
+        refuse_unplayed(user, entry, f"users.{name}")
+    if not found:
+        refuse_unplayed(config.user, [key for key in ("persona", "urls") if config.user[key]], "user")
+    return found or {"": config.user}
 
 
 def _policies(config: Any, users: Sequence[str]) -> dict[str, Any]:

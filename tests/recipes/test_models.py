@@ -56,3 +56,31 @@ def test_a_secret_in_a_url_is_neither_written_down_nor_printed(collab: Collab, u
     ended = collab("build", "environment=errands", *served, "output_dir=out")
     assert ended.status == 1 and "policy.urls holds a URL with a password or a query" in ended.err
     assert "hunter2" not in ended.out + ended.err and not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["judge.kind=LLM", "judge.backend=scripted", "judge.model=recipes.dry_run:reply"], "unknown judge kind 'LLM'"),
+        (["user.persona='in a hurry'"], "user.persona is for a user that a model plays; set user.kind=role_play"),
+        (["user.urls=[http://localhost:1/v1]"], "user.urls is for a user that a model plays"),
+    ],
+)
+def test_settings_of_roles_that_nobody_plays_are_refused(collab: Collab, overrides: list[str], said: str) -> None:
+    ended = collab("build", "environment=errands", "policy=scripted", "output_dir=out", *overrides)
+    assert ended.status == 1 and said in ended.err
+
+
+def test_a_folder_with_a_foreign_configuration_is_refused(collab: Collab) -> None:
+    for content in ("- a list\n", "{broken: [\n"):
+        Path("out").mkdir(exist_ok=True)
+        Path("out/config.yaml").write_text(content)
+        Path("out/notes.txt").write_text("mine")
+        ended = collab("build", "environment=errands", "policy=scripted", "output_dir=out")
+        assert ended.status == 1 and "is not the configuration of a run" in ended.err
+
+
+def test_a_users_entry_that_no_model_plays_takes_no_persona(collab: Collab) -> None:
+    users = ["users.terse.persona='in a hurry'", "users.chatty.persona='talks a lot'"]
+    ended = collab("evaluate", "environment=errands", "policy=scripted", "limit=1", "output_dir=out", *users)
+    assert ended.status == 1 and "users.terse.persona is for a user that a model plays" in ended.err
