@@ -4,22 +4,28 @@
     collab chat environment=math_chat tasks=problems.jsonl task=3 user=role_play user.model=gpt-4o-mini
 
 An empty line lets the simulated user speak; `/end` (or end of input) ends the conversation, saves it, and shows its R*.
+
+Every talk has a folder of its own in `output_dir`, chat-001, chat-002, ..., with its configuration, so any may follow any other.
+They share the journal: who types the same again gets the same replies without a call, and the budget is for all of them together.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from collab.environments.domain import Environment
-from collab.mr import score_future
+from collab.mr import ScoredFuture, score_future
 from collab.tasks.task import Task
 from recipes import assembly
 from recipes.launch import launch
 from recipes.run_folder import RunFolder
 from simulators.conversation import ConversationTree, Message, Outcome
-from simulators.errors import ChatModelError, ConfigurationError, SimulatorError
+from simulators.errors import BudgetExhausted, ChatModelError, ConfigurationError, SimulatorError
 from simulators.forward_sampling import Future, Step, sample_reply
 from simulators.policy import Policy
 from simulators.seeds import derive_seed
@@ -28,12 +34,37 @@ from simulators.tree_file import TreeFile
 
 def run(config: Any) -> None:
     """Hold one conversation."""
-    folder = RunFolder(config)
-    tasks = assembly.tasks(config).tasks
-    if not 0 <= config.task < len(tasks):
-        raise ConfigurationError(f"task is {config.task}; {config.tasks} has {len(tasks)} tasks of split {config.split}, from 0")
-    with assembly.open_journal(folder.path) as journal:
-        asyncio.run(_chat(config, folder.path, tasks[config.task], assembly.Models(journal)))
+    root = Path(config.output_dir)
+    with assembly.open_journal(root) as journal, _folder_of_a_talk(config, root) as folder:
+        tasks = assembly.tasks(config).tasks
+        if not 0 <= config.task < len(tasks):
+            raise ConfigurationError(
+                f"task is {config.task}; {config.tasks} has {len(tasks)} tasks of split {config.split}, from 0"
+            )
+        models = assembly.Models(journal, assembly.budget(config, journal))
+        asyncio.run(_chat(config, folder, tasks[config.task], models))
+
+
+@contextmanager
+def _folder_of_a_talk(config: Any, root: Path) -> Iterator[Path]:
+    """Make the folder of one talk, with its configuration; where nothing was said it goes again.
+
+    Whoever holds the journal is alone in `root`, so a folder without trees is nobody else's: its talk was killed.
+    """
+    number = 1
+    while (root / f"chat-{number:03d}" / "trees.jsonl").exists():
+        number += 1
+    own = config.copy()
+    own.output_dir = str(root / f"chat-{number:03d}")
+    folder = RunFolder(own).path
+    try:
+        yield folder
+    finally:
+        if not (folder / "trees.jsonl").exists():
+            for name in ("config.yaml", "versions.json"):
+                (folder / name).unlink(missing_ok=True)
+            if not any(folder.iterdir()):
+                folder.rmdir()
 
 
 async def _chat(config: Any, folder: Path, task: Task, models: assembly.Models) -> None:
@@ -42,11 +73,14 @@ async def _chat(config: Any, folder: Path, task: Task, models: assembly.Models) 
         policy = assembly.policy(config.policy, models, environment, name="policy")
         print(f"task {task.id}: {task.goal}\n(an empty line lets the simulated user speak; /end ends and saves)\n")
         future = await converse(environment, policy, task, config.seed)
-        scored = await score_future(environment, task, future)
+        if not future.steps:
+            return
+        try:
+            scored = await score_future(environment, task, future)
+        except BudgetExhausted as error:  # the judge has nothing left; what was said is kept all the same
+            scored = ScoredFuture(0, future, future.outcome, error=str(error))
     finally:
         await models.aclose()
-    if not future.steps:
-        return
     tree = ConversationTree(task.id, {"environment": environment.name, "goal": task.goal, "reference": task.reference})
     leaf = future.graft(tree, None)
     assert leaf is not None
@@ -54,18 +88,21 @@ async def _chat(config: Any, folder: Path, task: Task, models: assembly.Models) 
         "total": scored.reward,
         "components": scored.score.components if scored.score else {},
     }
-    path = _free_path(folder)
-    trees = TreeFile(path)
+    trees = TreeFile(folder / "trees.jsonl")
     trees.append(tree)
     trees.close()
-    worth = (
-        "not scored" if scored.reward is None else f"R* {scored.reward:+.3f} {scored.score.components if scored.score else ''}"
-    )
-    print(f"\n{worth}\nsaved: {path}")
+    if scored.reward is not None:
+        worth = f"R* {scored.reward:+.3f} {scored.score.components if scored.score else ''}"
+    else:
+        worth = f"not scored: {scored.error}" if scored.error else "not scored"
+    print(f"\n{worth}\nsaved: {trees.path}")
 
 
 async def converse(environment: Environment, policy: Policy, task: Task, seed: int) -> Future:
-    """Hold a conversation between the terminal and a policy; return it as a future of the empty history."""
+    """Hold a conversation between the terminal and a policy; return it as a future of the empty history.
+
+    A message that nobody answered is not part of it. A spent budget ends it.
+    """
     future = Future((), outcome=Outcome.ENDED)
     user = environment.user_for(task)
     turn = 1
@@ -76,6 +113,9 @@ async def converse(environment: Environment, policy: Policy, task: Task, seed: i
         if step is None:
             try:
                 said = await user.next_turn(future.conversation, derive_seed(seed, task.id, turn, "user", 0))
+            except BudgetExhausted as error:
+                print(f"  (the talk ends: {error})")
+                return future
             except (SimulatorError, ChatModelError) as error:
                 print(f"  (the simulated user failed: {error})")
                 continue
@@ -87,6 +127,10 @@ async def converse(environment: Environment, policy: Policy, task: Task, seed: i
         future.steps.append(step)
         try:
             reply = await sample_reply(future.conversation, policy, derive_seed(seed, task.id, turn, "policy", 0))
+        except BudgetExhausted as error:
+            print(f"  (the talk ends: {error})")
+            future.steps.pop()
+            return future
         except ChatModelError as error:
             print(f"  (the policy failed: {error})")
             future.steps.pop()
@@ -102,13 +146,10 @@ async def _typed() -> str | None:
         return (await asyncio.to_thread(input, "you: ")).strip()
     except EOFError:
         return None
-
-
-def _free_path(folder: Path) -> Path:
-    number = 1
-    while (path := folder / f"chat-{number:03d}" / "trees.jsonl").exists():
-        number += 1
-    return path
+    except RuntimeError:
+        if sys.stdin is not None:
+            raise
+        return None  # started without an input (`<&-`), which `input` calls lost
 
 
 def main() -> None:

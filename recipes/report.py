@@ -3,6 +3,7 @@
     collab report                                                              # a small run of every stage, on the embedded model
     collab report stages=[] runs=[outputs/build/math_chat,outputs/sft] output_dir=outputs/my_report
 
+`runs` are output folders of builds and training runs, which need not have been stages (an evaluation writes a report of its own).
 Each stage is another recipe with the overrides that stand in `conf/report.yaml`, as one would type them. Kill it and start it
 again: finished stages and answered model calls are not repeated.
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -42,7 +45,7 @@ def run(config: Any) -> dict[str, Any]:
     for name in config.stages:
         if name not in STAGES:
             raise ConfigurationError(f"stages: unknown {name!r}{did_you_mean(name, STAGES)}; known are {', '.join(STAGES)}")
-    runs = {Path(each).name: Path(each) for each in config.runs}
+    runs = labelled([Path(each) for each in config.runs], config.stages, Path(config.output_dir))
     for path in runs.values():
         if not path.is_dir():
             raise ConfigurationError(f"runs: there is no folder {path}; name the output folders of builds and training runs")
@@ -79,6 +82,24 @@ def run(config: Any) -> dict[str, Any]:
     print(f"\nreport: {page}\n")
     print(json.dumps(summary))
     return summary
+
+
+def labelled(runs: Sequence[Path], stages: Sequence[str], output_dir: Path) -> dict[str, Path]:
+    """Return runs by labels that are unique and no stage's: a folder's name or, where another has that too, its path as given.
+
+    A folder that is named twice, or is that of a stage, is there once.
+    """
+    own = {(output_dir / name).resolve() for name in stages}
+    folders: dict[Path, Path] = {}
+    for path in runs:
+        if path.resolve() not in own:
+            folders.setdefault(path.resolve(), path)
+    often = Counter(path.name for path in folders.values())
+    labels = {}
+    for path in folders.values():
+        label = path.name if path.name and often[path.name] == 1 and path.name not in stages else str(path)
+        labels[str(path.absolute()) if label in stages else label] = path
+    return labels
 
 
 def stage_configs(config: Any) -> dict[str, Any]:

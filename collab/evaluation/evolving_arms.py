@@ -20,7 +20,7 @@ Scores = Mapping[tuple[str, int], float]
 def evolving_result(method: str, arms: Mapping[str, Scores]) -> EvolvingResult:
     """Return the table row of one method from its scores by arm; Single and Evolve must be among them.
 
-    The difference is paired by task; McNemar's test is given where every task was played once in both.
+    The difference is paired by task; in McNemar's test a task is solved where most of its runs are, as in `comparison.compare`.
 
     Raises:
         ValueError: when an arm is missing or two arms share no task.
@@ -31,11 +31,17 @@ def evolving_result(method: str, arms: Mapping[str, Scores]) -> EvolvingResult:
         name: bootstrap_interval(list(scores.values()), [task for task, _ in scores]) for name, scores in arms.items() if scores
     }
     single, evolve = arms[SINGLE], arms[EVOLVE]
-    both = sorted(single.keys() & evolve.keys())
-    once = len({task for task, _ in both}) == len(both)
-    test = mcnemar([single[key] > 0.5 for key in both], [evolve[key] > 0.5 for key in both]) if once else None
+    paired = compare_by_task(single, evolve)
+    runs: dict[str, list[tuple[str, int]]] = {}
+    for key in sorted(single.keys() & evolve.keys()):
+        runs.setdefault(key[0], []).append(key)
+    test = mcnemar(*([_mostly_solved(scores, keys) for keys in runs.values()] for scores in (single, evolve)))
     controls = {name: value for name, value in values.items() if name not in (SINGLE, EVOLVE)}
-    return EvolvingResult(method, values[SINGLE], values[EVOLVE], controls, compare_by_task(single, evolve), test)
+    return EvolvingResult(method, values[SINGLE], values[EVOLVE], controls, paired, test, len(runs))
+
+
+def _mostly_solved(scores: Scores, runs: Sequence[tuple[str, int]]) -> bool:
+    return sum(scores[key] for key in runs) > len(runs) / 2
 
 
 def solved(cell: Cell) -> Interval | None:

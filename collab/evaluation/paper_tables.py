@@ -272,7 +272,8 @@ def _performance(result: SettingResults, setting: str) -> float | None:
 class EvolvingResult:
     """A method with its intent given at once (`single`) and evolving (`evolve`), and under controls (`repeat`, recaps).
 
-    `paired` is Evolve - Single on the same tasks, `test` McNemar's on the same pairs. All scores are fractions.
+    `paired` is Evolve - Single on the same tasks, `test` McNemar's on these tasks, whose number is `tasks` (pairs are more where
+    a task has several runs). All scores are fractions.
     """
 
     method: str
@@ -281,6 +282,7 @@ class EvolvingResult:
     controls: Mapping[str, Value] = field(default_factory=dict)
     paired: PairedDifference | None = None
     test: McNemar | None = None
+    tasks: int | None = None
 
 
 def evolving_intent(results: Sequence[EvolvingResult]) -> Table:
@@ -301,9 +303,12 @@ def evolving_intent(results: Sequence[EvolvingResult]) -> Table:
         cells += [scaled(result.controls.get(name), 100) for name in controls]
         cells.append(result.paired.difference.scaled(100) if result.paired else None)
         cells.append(result.test.p_value if result.test else None)
-        cells.append(result.paired.pairs if result.paired else None)
+        cells.append(result.tasks)
         rows.append(Row(tuple(cells)))
-    note = "Per cent of tasks solved on the last turn; the difference is paired by task. Controls repeat the request or recap it."
+    note = (
+        "Per cent of tasks solved on the last turn; the difference is paired by task. McNemar: a task counts as solved where "
+        "most of its runs are. Controls repeat the request or recap it."
+    )
     return Table("Intent given at once and evolving (Evolving Intent)", columns, tuple(rows), note)
 
 

@@ -2,6 +2,9 @@
 
 import pytest
 
+from collab.environments.evolving_intent.arms import EVOLVE, SINGLE
+from collab.evaluation.comparison import Cell, compare
+from collab.evaluation.evolving_arms import evolving_result
 from collab.evaluation.paper_tables import (
     ActionCounts,
     DatasetFigures,
@@ -17,8 +20,10 @@ from collab.evaluation.paper_tables import (
     paired_differences,
     simulator_transfer,
 )
+from collab.evaluation.run import EvaluatedConversation
 from collab.evaluation.statistics import compare_by_task, mcnemar, reliability
 from collab.evaluation.tables import PlusMinus
+from simulators.conversation import Outcome
 
 # CollabLLM Table 1, three of its rows.
 PAPER = [
@@ -101,7 +106,7 @@ def test_evolving_intent_reports_the_paired_difference_and_mcnemar():
     )
     table = evolving_intent(
         [
-            EvolvingResult("GPT 5.1", 0.98, 0.82, {"repeat": 0.975}, paired, mcnemar(single, evolve)),
+            EvolvingResult("GPT 5.1", 0.98, 0.82, {"repeat": 0.975}, paired, mcnemar(single, evolve), 20),
             EvolvingResult("Qwen", 0.9, 0.64),
         ]
     )
@@ -110,6 +115,27 @@ def test_evolving_intent_reports_the_paired_difference_and_mcnemar():
     assert row[3].estimate == pytest.approx(-50.0) and row[3].high < 0
     assert row[4] == pytest.approx(2 / 2**10) and row[5] == 20
     assert cells(table, "Qwen")[2:] == (None, None, None, None)
+
+
+def test_evolving_intent_counts_tasks_not_runs_and_tests_them_as_the_arms_table_does():
+    single = {(task, run): 1.0 for task in "abcdef" for run in range(3)}
+    evolve = {key: float(key[0] == "a" or key[1] == 2) for key in single}  # b to f are solved in one run of three
+    evolve[("a", 0)] = 0.0  # and a in two
+    result = evolving_result("m", {SINGLE: single, EVOLVE: evolve})
+    assert cells(evolving_intent([result]), "m")[-1] == 6 and result.paired.pairs == 18
+    assert (result.test.lost, result.test.gained) == (5, 0)
+    assert result.test == compare(cell_of(single), cell_of(evolve)).test
+    del evolve[("b", 2)]  # a conversation without a score: its task is compared on the others
+    result = evolving_result("m", {SINGLE: single, EVOLVE: evolve})
+    assert (result.tasks, result.test) == (6, compare(cell_of(single), cell_of(evolve)).test)
+
+
+def cell_of(scores):
+    conversations = [
+        EvaluatedConversation(task, run, Outcome.ENDED, score, {"accuracy": score}, (False,), 1, {})
+        for (task, run), score in scores.items()
+    ]
+    return Cell("arm", "", "m", conversations, task_score="accuracy")
 
 
 def test_paired_differences_have_a_row_a_metric():

@@ -359,3 +359,26 @@ async def test_the_address_names_the_conversation(opened):
     assert await page.texts(".task h2") == ["second/ä #2"]
     await page.press("k")
     await page.wait_for("location.hash === '#first'")
+
+
+async def test_a_nameless_conversation_has_an_address_too(opened):
+    trees = [linear_tree(name, ("user", f"I am {name}")) for name in ("first", "", "")]
+    page = await opened(trees)
+    assert await page.evaluate("[SELECTED, ADDRESSES]") == [0, ["first", "/", "//2"]]
+    for place, address in enumerate(("#", "#/", "#//2")):
+        assert await (await opened(trees, address=address)).evaluate("SELECTED") == place
+
+
+async def test_the_address_tells_conversations_of_one_task_apart(opened):
+    trees = [evaluated_tree(number, policy=policy) for policy in ("base", "errands/sft", "errands/sft") for number in (0, 1)]
+    page = await opened(trees)
+    addresses = []
+    for place in range(len(trees)):
+        await page.wait_for(f"SELECTED === {place} && $('conversation').tree?.metadata.policy === TREES[{place}].policy")
+        addresses.append(await page.evaluate("location.hash"))
+        await page.press("j")
+    assert len(set(addresses)) == len(trees) and addresses[3] == "#errands-00001/errands%2Fsft"
+    for place, address in enumerate(addresses):
+        assert await (await opened(trees, address=address)).evaluate("SELECTED") == place
+    for address, first in {"#errands-00001": 1, "#errands-00001/": 0, "#errands-00001/other": 0, "#%": 0}.items():
+        assert await (await opened(trees, address=address)).evaluate("SELECTED") == first, address

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from recipes.report import labelled
 from tests.conftest import REPOSITORY
 from tests.recipes.conftest import Collab
 
@@ -52,6 +53,34 @@ def test_runs_that_are_there_are_reported_without_running_anything(collab: Colla
     text = Path("report/report.md").read_text()
     assert "| mine | 4 |" in text and "figures/training-curves.svg" in text and "figures/mr-distributions-0.svg" in text
     assert "Results" not in text
+
+
+def test_runs_of_one_name_and_stages_have_a_row_each(collab: Collab) -> None:
+    for name, limit in (("a", 1), ("b", 2)):
+        assert collab("build", SCRIPTED, f"limit={limit}", "max_turns=1", f"output_dir={name}/build").status == 0
+    both = collab("report", "stages=[]", "runs=[a/build,b/build,a/build/]", "output_dir=both")
+    assert both.status == 0, both.err
+    assert rows_of("both") == {"a/build": "1", "b/build": "2"}
+    stage = f"build=['{SCRIPTED}','limit=3','max_turns=1','num_samples=1']".replace("'num", "'forward_sampling.num")
+    beside = collab("report", "stages=[build]", stage, "runs=[a/build]", "output_dir=beside")
+    assert beside.status == 0, beside.err
+    assert rows_of("beside") == {"a/build": "1", "build": "3"}
+
+
+def rows_of(folder: str) -> dict[str, str]:
+    return dict(re.findall(r"^\| (\S*build) \| (\d+) \|", Path(folder, "report.md").read_text(), re.MULTILINE))
+
+
+def test_labels_are_unique_and_no_stages() -> None:
+    here = Path.cwd()
+    runs = [Path(each) for each in ("build", "x/build", "mine", "x/sft", ".", str(here / "mine"), "out/build")]
+    assert labelled(runs, ["build"], Path("out")) == {
+        str(here / "build"): Path("build"),
+        "x/build": Path("x/build"),
+        "mine": Path("mine"),
+        "sft": Path("x/sft"),
+        ".": Path(),
+    }
 
 
 @pytest.mark.parametrize(

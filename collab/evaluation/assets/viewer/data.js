@@ -2,8 +2,36 @@
 
 const INDEX = JSON.parse(document.getElementById("index").textContent);
 const TREES = INDEX.trees;
+const ADDRESSES = addressed();
 const UNPACKED = new Map();
 const MOST_UNPACKED = 6;
+
+// What the page's address says of each tree: its task, its policy where it has one, and from the second such tree on a number.
+function addressed() {
+  const times = new Map();
+  return TREES.map((tree) => {
+    const task = encoded(tree.task_id), policy = encoded(tree.policy);
+    const number = (times.get(`${task}/${policy}`) ?? 0) + 1;
+    times.set(`${task}/${policy}`, number);
+    return number > 1 ? `${task}/${policy}/${number}` : policy || !task ? `${task}/${policy}` : task;
+  });
+}
+
+// The position of the tree that an address names, of the first one of a task where it names the task alone; -1: of none.
+function positionOf(address) {
+  if (!address) return -1;
+  try {
+    const exact = ADDRESSES.indexOf(address.split("/").map((part) => encoded(decodeURIComponent(part))).join("/"));
+    const task = decodeURIComponent(address);
+    return exact >= 0 ? exact : TREES.findIndex((tree) => tree.task_id === task);
+  } catch {
+    return -1; // not an address of ours
+  }
+}
+
+function encoded(text) {
+  return encodeURIComponent(text.replace(/\p{Surrogate}/gu, "\ufffd")); // a lone surrogate cannot be encoded
+}
 
 async function unpack(number) {
   const packed = atob(document.getElementById(`block-${number}`).textContent);

@@ -142,7 +142,7 @@ async function select(position) {
   showTree(tree, TREES[position]);
   $("conversation").tree = tree;
   document.querySelector("main").scrollTop = 0;
-  location.replace(`#${encodeURIComponent(tree.taskId.toWellFormed?.() ?? tree.taskId)}`);
+  location.replace(`#${ADDRESSES[position]}`);
   markText();
 }
 

@@ -7,11 +7,8 @@ function start() {
   $("keys").addEventListener("click", () => $("help").showModal());
   document.addEventListener("keydown", pressed);
   applyFilters();
-  let wanted = "";
-  try { wanted = decodeURIComponent(location.hash.slice(1)); } catch { /* not an address of ours */ }
-  const named = wanted ? TREES.findIndex((tree) => tree.task_id === wanted) : 0;
   $("list").focus();
-  return select(Math.max(0, named));
+  return select(Math.max(0, positionOf(location.hash.slice(1))));
 }
 
 start().then(() => requestAnimationFrame(() => performance.mark("open")));
