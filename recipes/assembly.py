@@ -222,6 +222,7 @@ def environment(config: Any, models: Models, count_tokens: Callable[[str], int] 
         raise ConfigurationError(f"unknown user kind {config.user.kind!r}; known are scripted and role_play")
     if config.judge.kind not in ("none", "llm"):
         raise ConfigurationError(f"unknown judge kind {config.judge.kind!r}; known are none and llm")
+    refuse_unplayed(config.user, [key for key in ("persona", "urls") if config.user[key]])
     resources = Resources(
         count_tokens=count_tokens or _policy_tokens(config.policy, models),
         user_model=models.load(config.user) if config.user.kind == "role_play" else None,
@@ -259,7 +260,7 @@ def overridden(base: Any, entry: Any, where: str, kind: type) -> Any:
         raise ConfigurationError(f"{where}: {str(error).splitlines()[0]}") from None
 
 
-def refuse_unplayed(user: Any, given: Iterable[str], where: str) -> None:
+def refuse_unplayed(user: Any, given: Iterable[str], where: str = "user") -> None:
     """Refuse settings of a user that a model plays where none does.
 
     Raises:

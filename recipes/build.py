@@ -50,7 +50,6 @@ _SHOWN = 20
 def run(config: Any) -> DatasetStatistics:
     """Build the dataset (or the shard of one) of a configuration and return its statistics."""
     config = shards.own_configuration(config)
-    assembly.refuse_unplayed(config.user, [key for key in ("persona", "urls") if config.user[key]], "user")
     folder = RunFolder(config)
     loaded = assembly.tasks(config)
     print_skipped(loaded.skipped)

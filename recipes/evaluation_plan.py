@@ -162,8 +162,8 @@ def _users(config: Any) -> dict[str, Any]:
     for name, entry in config.users.items():
         found[str(name)] = user = overridden(config.user, entry, f"users.{name}", UserConfig)
         refuse_unplayed(user, entry, f"users.{name}")
-    if not found:
-        refuse_unplayed(config.user, [key for key in ("persona", "urls") if config.user[key]], "user")
+        if user.kind == "scripted":  # of a model's user only what the entry leaves of it
+            user.persona, user.urls = "", []
     return found or {"": config.user}
 
 

@@ -76,9 +76,7 @@ class CriticTrainer(ConversationTrainer):
         if self._settings.credit == "mr_difference":
             credit = mr_differences(values)[mine]
         else:
-            credit = [
-                None if value.reward is None else [0.0] * (len(value.worths) - 1) + [value.reward] for value in values[mine]
-            ]
+            credit = [_at_the_end(value) for value in values[mine]]
         self._record_groups(values, credit, episodes, mode)
         paid = torch.zeros(batch["completion_ids"].shape, device=batch["completion_ids"].device)
         for row, (episode, turns) in enumerate(zip(episodes, credit, strict=True)):

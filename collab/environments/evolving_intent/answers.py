@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from collab.environments.evolving_intent.intent import SOURCE, Function, Ingredients, IntentState
+from collab.environments.evolving_intent.intent import Function, Ingredients, IntentState
 
 
 class AnswerBook(Protocol):
@@ -78,8 +78,3 @@ def turn_targets(path: tuple[IntentState, ...], ingredients: Ingredients, book: 
 def _others(found: list[str | None], *taken: str | None) -> tuple[str, ...]:
     """Return what was found, once each, without what is taken already."""
     return tuple(dict.fromkeys(text for text in found if text is not None and text not in taken))
-
-
-def source_answer(ingredients: Ingredients, book: AnswerBook) -> str | None:
-    """Return the answer of the state that every conversation ends in."""
-    return book.answer(ingredients.function(SOURCE), {argument.key: 0 for argument in ingredients.arguments})

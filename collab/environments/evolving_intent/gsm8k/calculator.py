@@ -111,17 +111,6 @@ class Calculation:
                     waiting.append(token.step)
         return frozenset(found)
 
-    def steps_below(self, step: int) -> frozenset[int]:
-        """Return the earlier steps that a step depends on."""
-        found: set[int] = set()
-        waiting = [step]
-        while waiting:
-            for token in self.steps[waiting.pop()].tokens:
-                if isinstance(token, Result) and token.step not in found:
-                    found.add(token.step)
-                    waiting.append(token.step)
-        return frozenset(found)
-
 
 def read_calculation(solution: str, gold: Fraction) -> Calculation | None:
     """Read the annotations of a solution; None where there are none or they do not reproduce the gold answer."""
