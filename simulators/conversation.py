@@ -10,25 +10,72 @@ A *turn* is one user message and the policy's reply to it: {u_j, m_j} in CollabL
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
 
-Role = Literal["system", "user", "assistant"]
-Author = Literal["task", "user", "policy"]
+Role = Literal["system", "user", "assistant", "tool"]
+Author = Literal["task", "user", "policy", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that a reply asks for. `arguments` is JSON as the model wrote it; a call that could not be read has no `name`."""
+
+    name: str
+    arguments: str = "{}"
+    id: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the call as chat templates and servers take it."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message, as chat templates and servers understand it."""
+    """One chat message, as chat templates and servers understand it.
+
+    `content` is what everybody sees: users, judges and the extraction of answers read nothing else. `reasoning` is what a model
+    thought before it; it stays in the tree (and in the sampled tokens) and is shown to nobody. A reply may ask for tools
+    (`tool_calls`); a message of the role `tool` holds the result of the call that `tool_call_id` names.
+    """
 
     role: Role
     content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
-    def as_dict(self) -> dict[str, str]:
-        """Return the message as the mapping that chat templates and servers take."""
-        return {"role": self.role, "content": self.content}
+    def as_dict(self) -> dict[str, Any]:
+        """Return the message as the mapping that chat templates and servers take; reasoning is left out."""
+        data: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            data["tool_calls"] = [call.as_dict() for call in self.tool_calls]
+        if self.tool_call_id:
+            data["tool_call_id"] = self.tool_call_id
+        return data
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the whole message as plain JSON data; empty fields are left out."""
+        data = self.as_dict()
+        if self.reasoning:
+            data["reasoning"] = self.reasoning
+        return data
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Message:
+        """Rebuild a message from `to_record`'s data.
+
+        Raises:
+            KeyError, TypeError: when the record is not one of a message.
+        """
+        calls = tuple(
+            ToolCall(call["function"]["name"], call["function"]["arguments"], call.get("id", ""))
+            for call in record.get("tool_calls", ())
+        )
+        rest = {name: value for name, value in record.items() if name != "tool_calls"}
+        return cls(**rest, tool_calls=calls)
 
 
 Conversation = tuple[Message, ...]
@@ -49,6 +96,8 @@ class Outcome(StrEnum):
     """The simulated user gave no usable message."""
     JUDGE_ERROR = "judge_error"
     """A judge or verifier gave no usable score."""
+    TOOL_LIMIT = "tool_limit"
+    """The policy called tools more often in one turn than it may."""
     INFRA_ERROR = "infra_error"
     """An endpoint, a sandbox or a machine failed."""
 
@@ -58,7 +107,7 @@ class Outcome(StrEnum):
         return self in _CAUSED_BY_POLICY
 
 
-_CAUSED_BY_POLICY = frozenset({Outcome.ENDED, Outcome.WINDOW_FULL, Outcome.TRUNCATED, Outcome.POLICY_ERROR})
+_CAUSED_BY_POLICY = frozenset({Outcome.ENDED, Outcome.WINDOW_FULL, Outcome.TRUNCATED, Outcome.TOOL_LIMIT, Outcome.POLICY_ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +124,8 @@ class Node:
     """One message in a conversation tree, with where it came from and what is known about it.
 
     `token_ids` and `logprobs` are the policy's own, exactly as sampled, where a local policy wrote the message; they are never
-    re-made from text. `outcome` and `scores` stand on the last node of a future; `annotations` hold what a view needs to read
+    re-made from text. `context_ids` are the tokens that stood between the policy's reply before (or the beginning) and this one,
+    where it was sampled by its tokens: template, user and tool results, none of them the policy's. `outcome` and `scores` stand on the last node of a future; `annotations` hold what a view needs to read
     back (a candidate's MR estimate, for one, or the users who left without a word right behind it: `departures`).
     """
 
@@ -86,6 +136,7 @@ class Node:
     model: str | None = None
     weights_version: str | None = None
     finish_reason: str | None = None
+    context_ids: list[int] | None = None
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
     usage: Usage | None = None
@@ -205,7 +256,7 @@ class ConversationTree:
                 details["outcome"] = Outcome(details["outcome"])
             if "usage" in details:
                 details["usage"] = Usage(**details["usage"])
-            tree.add(data.get("parent"), Message(**data["message"]), data["author"], **details)
+            tree.add(data.get("parent"), Message.from_record(data["message"]), data["author"], **details)
         return tree
 
     def fingerprint(self) -> dict[str, Any]:
@@ -229,7 +280,7 @@ _NODE_FIELDS = tuple(each.name for each in fields(Node))
 def _node_record(node: Node) -> dict[str, Any]:
     """Return a node as plain data that shares its lists with it: copying every token id would cost more than writing them."""
     record = {name: value for name in _NODE_FIELDS if (value := getattr(node, name)) not in (None, {}, [])}
-    record["message"] = node.message.as_dict()
+    record["message"] = node.message.to_record()
     if node.usage is not None:
         usage = node.usage
         record["usage"] = {

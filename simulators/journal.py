@@ -23,7 +23,7 @@ from typing import Any
 
 from simulators.chat_models.protocol import ChatModel, ChatRequest, Completion
 from simulators.chat_models.server_errors import RequestRefused
-from simulators.conversation import Usage
+from simulators.conversation import ToolCall, Usage
 from simulators.errors import ChatModelError, ContextOverflow, ReplayMiss
 from simulators.metering import note
 from simulators.record_file import RecordFile
@@ -33,6 +33,8 @@ VERSION = 2
 
 _FAILURES: dict[str, type[ChatModelError]] = {kind.__name__: kind for kind in (ChatModelError, ContextOverflow, RequestRefused)}
 """What a failed call may raise in a replay: the errors that end one conversation. All others end the run."""
+
+_TUPLES = ("token_ids", "logprobs", "context_ids")
 
 
 @dataclass(slots=True)
@@ -155,6 +157,9 @@ def call_key(model: ChatModel, request: ChatRequest) -> bytes:
         [(message.role, len(message.content)) for message in request.messages],
     )
     key = hashlib.sha256(json.dumps(identity).encode("ascii"))
+    if request.tools:
+        called = [message.as_dict() for message in request.messages if message.tool_calls or message.tool_call_id]
+        key.update(json.dumps([list(request.tools), called]).encode("ascii"))
     for message in request.messages:  # as they are: escaping them as JSON costs more than all the rest
         key.update(message.content.encode("utf-8", "surrogatepass"))
     return key.digest()
@@ -257,16 +262,18 @@ def _plain(completion: Completion) -> dict[str, Any]:
         "weights_version": completion.weights_version,
         "latency_s": completion.latency_s,
     }
-    if completion.token_ids is not None:
-        data["token_ids"] = completion.token_ids
-    if completion.logprobs is not None:
-        data["logprobs"] = completion.logprobs
+    data |= {name: value for name in _TUPLES if (value := getattr(completion, name)) is not None}
+    if completion.reasoning:
+        data["reasoning"] = completion.reasoning
+    if completion.tool_calls:
+        data["tool_calls"] = [asdict(call) for call in completion.tool_calls]
     return data
 
 
 def _completion(data: dict[str, Any]) -> Completion:
     data["usage"] = Usage(*data["usage"])
-    for key in ("token_ids", "logprobs"):
+    data["tool_calls"] = tuple(ToolCall(**call) for call in data.get("tool_calls", ()))
+    for key in _TUPLES:
         if key in data:
             data[key] = tuple(data[key])
     return Completion(**data)

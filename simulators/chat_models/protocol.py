@@ -6,11 +6,11 @@ such as the journal. Batching is the backend's business: callers send one reques
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from simulators.conversation import Conversation, Usage
+from simulators.conversation import Conversation, Message, ToolCall, Usage
 
 FinishReason = Literal["stop", "length"]
 CallerRole = Literal["policy", "user", "judge"]
@@ -49,7 +49,8 @@ class ChatRequest:
     """One request for `n` samples after `messages`.
 
     `seed` names the draw: sample i of a request uses seed + i where the backend can seed at all, and it is part of the
-    journal's key everywhere, so that two draws are never taken for one. `reply_prefix` is text the reply must start with; it
+    journal's key everywhere, so that two draws are never taken for one. `tools` are those that the reply may call, as JSON
+    schemas in OpenAI's form ({"type": "function", "function": {"name", "description", "parameters"}}). `reply_prefix` is text the reply must start with; it
     counts as the model's own words and stands at the head of the returned text. `json_schema` asks for structured output where
     the backend can enforce it.
     """
@@ -61,27 +62,37 @@ class ChatRequest:
     role: CallerRole = "policy"
     reply_prefix: str = ""
     json_schema: Mapping[str, Any] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """One sampled reply and what the backend knows about it.
 
-    `text` starts with the reply prefix, and ends before a stop string that is not to be kept. `token_ids` (with the prefix's
+    `text` is the visible text: it starts with the reply prefix, and ends before a stop string that is not to be kept. `reasoning`
+    and `tool_calls` are what else the reply held (`simulators.chat_models.reply_text`). `token_ids` (with the prefix's
     tokens and the stop token, when one was sampled) and `logprobs` (one per token id, natural log, at the given temperature; a
     server decides whether top-k and top-p cuts count, backends in this process leave them out; 0.0 for prefix tokens, which
-    were not sampled) are None where
-    a backend cannot tell.
+    were not sampled) are None where a backend cannot tell. `context_ids` are the tokens that the reply before it on the same path
+    had not been asked with, where a conversation is sampled by its tokens (`simulators.conversation.Node`).
     """
 
     text: str
     finish_reason: FinishReason = "stop"
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    context_ids: tuple[int, ...] | None = None
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     usage: Usage = field(default_factory=Usage)
     model: str = ""
     weights_version: str = "0"
     latency_s: float = 0.0
+
+    @property
+    def message(self) -> Message:
+        """The reply as a message of the assistant's."""
+        return Message("assistant", self.text, self.reasoning, self.tool_calls)
 
 
 @runtime_checkable
