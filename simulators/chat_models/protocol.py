@@ -49,10 +49,10 @@ class ChatRequest:
     """One request for `n` samples after `messages`.
 
     `seed` names the draw: sample i of a request uses seed + i where the backend can seed at all, and it is part of the
-    journal's key everywhere, so that two draws are never taken for one. `tools` are those that the reply may call, as JSON
-    schemas in OpenAI's form ({"type": "function", "function": {"name", "description", "parameters"}}). `reply_prefix` is text the reply must start with; it
+    journal's key everywhere, so that two draws are never taken for one. `reply_prefix` is text the reply must start with; it
     counts as the model's own words and stands at the head of the returned text. `json_schema` asks for structured output where
-    the backend can enforce it.
+    the backend can enforce it. `tools` are those that the reply may call, as JSON schemas in OpenAI's form
+    ({"type": "function", "function": {"name", "description", "parameters"}}).
     """
 
     messages: Conversation
@@ -79,15 +79,15 @@ class Completion:
 
     text: str
     finish_reason: FinishReason = "stop"
-    reasoning: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
-    context_ids: tuple[int, ...] | None = None
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     usage: Usage = field(default_factory=Usage)
     model: str = ""
     weights_version: str = "0"
     latency_s: float = 0.0
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    context_ids: tuple[int, ...] | None = None
 
     @property
     def message(self) -> Message:

@@ -112,4 +112,4 @@ def test_departures_survive_a_record() -> None:
 
 def test_only_what_the_policy_caused_earns_reward() -> None:
     earning = {outcome for outcome in Outcome if outcome.earns_reward}
-    assert earning == {Outcome.ENDED, Outcome.WINDOW_FULL, Outcome.TRUNCATED, Outcome.POLICY_ERROR}
+    assert earning == {Outcome.ENDED, Outcome.WINDOW_FULL, Outcome.TRUNCATED, Outcome.TOOL_LIMIT, Outcome.POLICY_ERROR}
