@@ -186,12 +186,13 @@ class MultiturnReward:
         self, conversation: Conversation, task: Task, future_index: int, candidate_index: int = 0
     ) -> ScoredFuture:
         """Sample one future of a conversation and score it."""
+        environment = self.environment
         seeds = future_seeds(self.seed, task.id, future_index, candidate_index)
-        user = self.environment.user_for(task)
-        window = self.environment.window(self.window_turns, conversation)
-        if not conversation[-1].content.strip():
-            window = 0  # nobody answers an empty reply
-        future = await sample_future(conversation, user, self.policy, window, seeds)
+        window = environment.window(self.window_turns, conversation)
+        if not conversation[-1].content.strip() or conversation[-1].tool_calls:
+            window = 0  # nobody answers a reply without a word, or one that waits for a tool
+        user, toolbox = environment.user_for(task), environment.toolbox_for(task)
+        future = await sample_future(conversation, user, self.policy, window, seeds, toolbox)
         scored = await score_future(self.environment, task, future, future_index)
         self.observe(scored)
         return scored
@@ -202,10 +203,15 @@ class MultiturnReward:
 
 
 async def score_future(environment: Environment, task: Task, future: Future, index: int = 0) -> ScoredFuture:
-    """Score a sampled future with the environment's R*, unless its outcome is not the policy's doing."""
-    if not future.outcome.earns_reward:
+    """Score a sampled future with the environment's R*, unless its outcome is not the policy's doing.
+
+    A conversation in which the policy never had room for a reply has nothing to score, and a reward that is no number is none.
+    """
+    if not future.outcome.earns_reward or not future.answered:
         return ScoredFuture(index, future, future.outcome, error=future.error)
     score = await environment.reward.score(future.conversation, task)
     if score.failure is not None:
         return ScoredFuture(index, future, score.failure, score, "; ".join(score.errors.values()))
+    if score.total is not None and not math.isfinite(score.total):
+        return ScoredFuture(index, future, Outcome.JUDGE_ERROR, error=f"the reward is {score.total}, which is no number")
     return ScoredFuture(index, future, future.outcome, score, future.error)

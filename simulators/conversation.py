@@ -125,8 +125,9 @@ class Node:
 
     `token_ids` and `logprobs` are the policy's own, exactly as sampled, where a local policy wrote the message; they are never
     re-made from text. `context_ids` are the tokens that stood between the policy's reply before (or the beginning) and this one,
-    where it was sampled by its tokens: template, user and tool results, none of them the policy's. `outcome` and `scores` stand on the last node of a future; `annotations` hold what a view needs to read
-    back (a candidate's MR estimate, for one, or the users who left without a word right behind it: `departures`).
+    where it was sampled by its tokens: template, user and tool results, none of them the policy's. `outcome` and `scores` stand
+    on the last node of a future; `annotations` hold what a view needs to read back (a candidate's MR estimate, for one, or the
+    users who left without a word right behind it: `departures`).
     """
 
     id: int

@@ -28,6 +28,10 @@ class SimulatorError(CollabError):
     """The simulated user produced no usable message (empty, unparseable, out of role)."""
 
 
+class ToolError(CollabError):
+    """A tool could not do its work for reasons that the policy did not cause: a sandbox or an index that is not there."""
+
+
 class UnusableReply(CollabError):
     """A model's structured reply does not have the fields that were asked for, even after one more try.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from simulators.chat_models.protocol import ChatModel, ChatRequest, Completion, SamplingSettings
-from simulators.conversation import Conversation, Message
+from simulators.conversation import Message
+from simulators.forward_sampling import Future
+from simulators.tools import Toolbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +24,20 @@ class Policy:
     reply_prefix: str = ""
     name: str = "policy"
 
-    async def reply(self, conversation: Conversation, seed: int, n: int = 1) -> list[Completion]:
-        """Sample `n` replies to a conversation that ends with a user message.
+    async def reply(self, so_far: Future, seed: int, toolbox: Toolbox | None = None) -> Completion:
+        """Return a reply to a conversation; a forced start is for a turn's first message, not for what follows on tools.
 
         Raises:
             ChatModelError, ConfigurationError: as the model does.
         """
-        messages = conversation
+        messages = so_far.conversation
+        prefix = self.reply_prefix if messages[-1].role == "user" else ""
         if self.system_prompt:
-            messages = (Message("system", self.system_prompt), *conversation)
-        request = ChatRequest(messages, self.sampling, n=n, seed=seed, reply_prefix=self.reply_prefix)
-        return await self.model.complete(request)
+            messages = (Message("system", self.system_prompt), *messages)
+        tools = toolbox.schemas if toolbox else ()
+        request = ChatRequest(messages, self.sampling, seed=seed, reply_prefix=prefix, tools=tools)
+        (completion,) = await self.model.complete(request)
+        return completion
 
     def without_prefix(self) -> Policy:
         """Return the same policy, free to start its replies as it likes; futures are played with this one."""

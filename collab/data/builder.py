@@ -1,11 +1,8 @@
 """The dataset builder of CollabLLM Appendix B.1: conversations that grow along their best-ranked replies.
 
 For each task the simulated user opens. At every turn k candidate replies are sampled from a mix of sources, the MR of each is
-estimated, and they are ranked; the conversation goes on with the best one and with *the first user turn of one of its own
-futures*. Everything that was sampled stays in the task's tree: datasets are views of it (`collab.data.views`).
-
-The next user turn comes from the chosen reply's first unfailed future. Futures are exchangeable, so that is a fair draw from
-the simulated user; taking the longest one, as the reference implementation does, is biased against ending.
+estimated, and they are ranked; the conversation goes on with the best one (`collab.candidates` says with which user turn).
+Everything that was sampled stays in the task's tree: datasets are views of it (`collab.data.views`).
 """
 
 from __future__ import annotations
@@ -15,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from collab.candidates import CandidateTurn, ask_user, next_user_node, sample_turn
 from collab.data.candidate_note import CandidateNote
 from collab.environments.domain import Environment
 from collab.mr import MREstimate, MultiturnReward, ScoredFuture
 from collab.tasks.task import Task
 from simulators.adaptive_sampling import AdaptiveSampling
-from simulators.conversation import Conversation, ConversationTree, Message, Outcome
-from simulators.errors import ChatModelError, ConfigurationError, ContextOverflow, SimulatorError
-from simulators.forward_sampling import Future, Step, add_step, sample_reply
+from simulators.conversation import Conversation, ConversationTree
+from simulators.errors import ChatModelError, ConfigurationError, SimulatorError
+from simulators.forward_sampling import Future
 from simulators.policy import Policy
 from simulators.seeds import derive_seed
 
@@ -45,7 +43,7 @@ class Candidate:
 
     index: int
     source: str
-    step: Step
+    turn: CandidateTurn
     estimate: MREstimate
 
 
@@ -97,12 +95,13 @@ class DatasetBuilder:
             task = await self.environment.prepare(task)
         except (SimulatorError, ChatModelError) as error:
             tree.metadata["stopped"] = f"turn 1: the task could not be prepared: {error}"
-            self._observe_failure((), error)
+            unprepared = Future(())
+            unprepared.fail(error, "task")
+            self.reward.observe(ScoredFuture(0, unprepared, unprepared.outcome, error=unprepared.error))
             return tree
         tree.metadata["goal"] = task.goal
         history_id = await self._user_turn(tree, None, task, turn=1)
         if history_id is None:
-            tree.metadata.setdefault("stopped", "turn 1: the user left before it said anything")
             return tree
         limit = self.max_turns or self.environment.max_turns
         for turn in range(1, limit + 1):
@@ -141,29 +140,31 @@ class DatasetBuilder:
 
     async def _candidates(self, tree: ConversationTree, history_id: int, task: Task, turn: int) -> list[Candidate]:
         """Sample and score one turn's candidates; equal texts count once, failed calls not at all."""
-        history = tree.conversation(history_id)
+        history = Future(tree.conversation(history_id))
         policies = [source.policy for source in self.sources for _ in range(source.count)]
-        seeds = [derive_seed(self.seed, task.id, turn, "candidate", index) for index in range(len(policies))]
-        results = await asyncio.gather(
-            *(sample_reply(history, policy, seed) for policy, seed in zip(policies, seeds, strict=True)), return_exceptions=True
-        )
-        distinct: dict[str, tuple[int, str, Step]] = {}
-        for index, (policy, result) in enumerate(zip(policies, results, strict=True)):
-            if isinstance(result, ChatModelError):
+        turns = await asyncio.gather(
+            *(self._turn(history, policy, task, turn, index) for index, policy in enumerate(policies))
+        )  # fmt: skip
+        distinct: dict[Any, tuple[int, str, CandidateTurn]] = {}
+        for index, (policy, sampled) in enumerate(zip(policies, turns, strict=True)):
+            if sampled.failed:
                 failures = tree.metadata.setdefault("failed_candidates", [])
-                failures.append({"turn": turn, "source": policy.name, "error": str(result)})
-                self._observe_failure(history, result)
-            elif isinstance(result, BaseException):
-                raise result
+                failures.append({"turn": turn, "source": policy.name, "error": sampled.path.error})
+                self.reward.observe(ScoredFuture(0, sampled.path, sampled.path.outcome, error=sampled.path.error))
             else:
-                distinct.setdefault(result.message.content, (index, policy.name, result))
+                said = tuple((step.message.content, step.message.tool_calls) for step in sampled.steps)
+                distinct.setdefault(said, (index, policy.name, sampled))
         found = list(distinct.values())
-        conversations = [(*history, step.message) for _, _, step in found]
+        conversations = [sampled.path.conversation for _, _, sampled in found]
         estimates = await self._estimates(conversations, [index for index, _, _ in found], task)
         return [
-            Candidate(index, source, step, estimate)
-            for (index, source, step), estimate in zip(found, estimates, strict=True)
+            Candidate(index, source, sampled, estimate)
+            for (index, source, sampled), estimate in zip(found, estimates, strict=True)
         ]  # fmt: skip
+
+    async def _turn(self, history: Future, policy: Policy, task: Task, turn: int, index: int) -> CandidateTurn:
+        seed = derive_seed(self.seed, task.id, turn, "candidate", index)
+        return await sample_turn(history, policy, lambda author, number: seed, self.environment, task)
 
     async def _estimates(self, conversations: list[Conversation], indices: list[int], task: Task) -> list[MREstimate]:
         """Estimate the MR of every candidate, each with as many futures, or with as many as their ranking needs."""
@@ -185,44 +186,34 @@ class DatasetBuilder:
     async def _user_turn(self, tree: ConversationTree, after: int | None, task: Task, turn: int) -> int | None:
         """Ask the user itself where no future holds its turn (the opening; window 0); None when it leaves or fails."""
         seed = derive_seed(self.seed, task.id, turn, "user", 0)
-        try:
-            said = await self.environment.user_for(task).next_turn(tree.conversation(after), seed)
-            if not said.ends and not said.text.strip():
-                raise SimulatorError("the simulated user sent an empty message")
-        except (SimulatorError, ChatModelError) as error:
-            tree.metadata["stopped"] = f"turn {turn}: the user failed: {error}"
-            self._observe_failure(tree.conversation(after), error)
-            return None
-        if said.ends:
-            return None
-        return add_step(tree, after, Step(Message("user", said.text), "user", seed, said.completion, said.flags)).id
-
-    def _observe_failure(self, history: Conversation, error: SimulatorError | ChatModelError) -> None:
-        """Let a failed candidate, or a failed user, count among the futures that failed: nothing follows from it either."""
-        outcome = Outcome.USER_ERROR if isinstance(error, SimulatorError) else Outcome.INFRA_ERROR
-        if isinstance(error, ContextOverflow):
-            outcome = Outcome.TRUNCATED
-        self.reward.observe(ScoredFuture(0, Future(history, outcome=outcome), outcome, error=str(error)))
+        asked = await ask_user(tree, after, self.environment, task, lambda author, number: seed)
+        if not asked.over:
+            return tree.nodes[-1].id
+        if not asked.outcome.earns_reward:
+            tree.metadata["stopped"] = f"turn {turn}: the user failed: {asked.error}"
+            self.reward.observe(ScoredFuture(0, asked, asked.outcome, error=asked.error))
+        return None
 
 
 def ranked(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates that have an MR, best first; equals keep the order they were sampled in.
 
-    Under adaptive sampling those that stayed in longest come first: more futures were drawn for them because they looked better
-    whenever they were compared.
+    A reply that nobody can read comes after all others, whatever it saves. Under adaptive sampling those that stayed in longest
+    come first: more futures were drawn for them because they looked better whenever they were compared.
     """
     scored = [
-        (len(candidate.estimate.extra), worth, candidate)
+        (candidate.turn.answerable, len(candidate.estimate.extra), worth, candidate)
         for candidate in candidates
         if candidate.estimate.mean is not None and (worth := candidate.estimate.ranking_mean) is not None
     ]
-    return [candidate for _, _, candidate in sorted(scored, key=lambda each: (-each[0], -each[1]))]
+    return [candidate for *_, candidate in sorted(scored, key=lambda each: (-each[0], -each[1], -each[2]))]
 
 
 def _first_error(tree: ConversationTree, turn: int, candidates: Sequence[Candidate]) -> str | None:
     failed = [failure["error"] for failure in tree.metadata.get("failed_candidates", []) if failure["turn"] == turn]
     unscored = [future.error for candidate in candidates for future in candidate.estimate.futures if future.error]
-    return next(iter([*failed, *unscored]), None)
+    unreadable = [candidate.turn.path.error for candidate in candidates if not candidate.turn.answerable]
+    return next(iter([*failed, *unscored, *unreadable]), None)
 
 
 def _graft(tree: ConversationTree, history_id: int, candidates: Sequence[Candidate]) -> tuple[int | None, int | None]:
@@ -234,24 +225,13 @@ def _graft(tree: ConversationTree, history_id: int, candidates: Sequence[Candida
     ranks = {candidate.index: rank for rank, candidate in enumerate(order)}
     chosen_id = next_id = None
     for candidate in candidates:
-        node = add_step(tree, history_id, candidate.step)
+        node = tree.nodes[candidate.turn.graft(tree, history_id)]
         rank = ranks.get(candidate.index)
         CandidateNote.ranked(candidate.index, candidate.source, rank, len(order)).write(node)
         candidate.estimate.graft(tree, node.id)
-        if rank != 0:
+        if rank != 0 or not candidate.turn.answerable:
             continue
-        node.annotations["kept"] = True
-        chosen_id, next_id = node.id, _user_turn_below(tree, node.id, candidate.estimate)
+        for kept in tree.path(node.id)[-len(candidate.turn.steps) :]:
+            kept.annotations["kept"] = True
+        chosen_id, next_id = node.id, next_user_node(tree, node.id, candidate.estimate)
     return chosen_id, next_id
-
-
-def _user_turn_below(tree: ConversationTree, candidate_id: int, estimate: MREstimate) -> int | None:
-    """Return the node of the first user turn of the first unfailed future, None where that user left."""
-    children = iter(tree.children(candidate_id))
-    for scored in estimate.futures:
-        child = next(children) if scored.future.steps else None
-        if scored.reward is None:
-            continue
-        left = scored.outcome.value == "ended" and len(scored.future.steps) <= 1
-        return None if child is None or left else child.id
-    return None

@@ -6,7 +6,7 @@ A `Domain` is the definition; an `Environment` is a domain made ready to run wit
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from collab.tasks.task import Task
 from simulators.chat_models.protocol import ChatModel
 from simulators.conversation import Conversation
 from simulators.errors import CollabError
+from simulators.tools import Toolbox
 from simulators.users.protocol import User
 from simulators.users.role_play import RolePlayOptions
 
@@ -74,6 +75,9 @@ class Domain:
     `max_turns` bounds a whole conversation. `plays_to_end` says that a conversation is worth nothing before it is over (its last
     turn alone is graded): futures then go on until the user leaves, however short the window.
 
+    `make_tools(task, resources)` returns the functions that the policy may call (`simulators.tools`), at most `max_tool_calls`
+    times in one turn; None: it has no tools.
+
     `base_prompt` and `proactive_prompt` are the policy's system prompts as Base (None: no system prompt) and as Proactive Base
     (CollabLLM section 4). `licences` are those of known sources of tasks, as SPDX identifiers by Hub id in lower case, for
     dataset cards.
@@ -91,6 +95,8 @@ class Domain:
     held_out: Callable[[Task], str | None] = nowhere_held_out
     max_turns: int = 8
     plays_to_end: bool = False
+    make_tools: Callable[[Task, Resources], Sequence[Callable[..., Any]]] | None = None
+    max_tool_calls: int = 8
     licences: Mapping[str, str] = field(default_factory=dict)
     base_prompt: str | None = None
     proactive_prompt: str = (
@@ -106,7 +112,7 @@ class Environment:
     domain: Domain
     resources: Resources
     reward: ConversationReward = field(init=False)
-    _users: dict[str, tuple[Task, User]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _played: dict[str, tuple[Task, User, Toolbox | None]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reward", self.domain.make_reward(self.resources))
@@ -139,9 +145,19 @@ class Environment:
 
     def user_for(self, task: Task) -> User:
         """Return the simulated user of one task. Users hold no state, so all futures of a task share one."""
-        made = self._users.get(task.id)
+        return self._playing(task)[1]
+
+    def toolbox_for(self, task: Task) -> Toolbox | None:
+        """Return the tools of one task, None where the policy has none. Tools hold no state either."""
+        return self._playing(task)[2]
+
+    def _playing(self, task: Task) -> tuple[Task, User, Toolbox | None]:
+        made = self._played.get(task.id)
         if made is None or made[0] is not task:
-            if len(self._users) >= _USERS_KEPT:
-                self._users.clear()
-            made = self._users[task.id] = (task, self.domain.make_user(task, self.resources))
-        return made[1]
+            if len(self._played) >= _USERS_KEPT:
+                self._played.clear()
+            domain = self.domain
+            functions = domain.make_tools(task, self.resources) if domain.make_tools is not None else ()
+            toolbox = Toolbox.of(functions, domain.max_tool_calls) if functions else None
+            made = self._played[task.id] = (task, domain.make_user(task, self.resources), toolbox)
+        return made

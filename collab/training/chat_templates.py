@@ -45,6 +45,9 @@ _PROBES: tuple[Messages, ...] = (
     ],
 )
 
+THINKING_OFF = {"enable_thinking": False}
+"""Given to a model's own template: replies in a dialogue are short. A template without the switch does not look at it."""
+
 _DATE_FORMAT = "%d %b %Y"
 """How Llama 3.2's template writes the date of today, which it puts at the head of every conversation."""
 
@@ -218,10 +221,9 @@ def _own_template(tokenizer: Any) -> str:
 
 def _render(tokenizer: Any, messages: Messages, template: str | None, add_generation_prompt: bool) -> str:
     """Render with thinking switched off where the template can switch it."""
-    thinking = {"enable_thinking": False} if "enable_thinking" in (template or _own_template(tokenizer)) else {}
     return str(
         tokenizer.apply_chat_template(
-            messages, chat_template=template, tokenize=False, add_generation_prompt=add_generation_prompt, **thinking
+            messages, chat_template=template, tokenize=False, add_generation_prompt=add_generation_prompt, **THINKING_OFF
         )
     )
 

@@ -1,14 +1,18 @@
-"""Episodes: conversations as rows to train on, kept as the exact tokens that were sampled."""
+"""Episodes: the paths of a rollout's conversation trees as rows to train on, with exactly the tokens that were sampled."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
+from collab.mr import ScoredFuture
 from collab.tasks.task import Task
-from collab.training.token_sampling import SampledReply
-from simulators.conversation import Conversation, Message, Outcome
+from simulators.conversation import Conversation, ConversationTree, Node, Outcome
 from simulators.errors import ConfigurationError
+from simulators.forward_sampling import Future
 from simulators.seeds import derive_seed
 
 
@@ -36,68 +40,181 @@ class EpisodeStart:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The task as it is to be played, and the conversation up to the policy's first turn, or why there is none."""
+    """The task as it is to be played, and the conversation up to the policy's first turn; `path.over` where there is none."""
 
     task: Task
-    conversation: Conversation = ()
-    outcome: Outcome | None = None
-    error: str | None = None
+    path: Future
+
+    def going_on(self) -> Future:
+        """Return a path of one's own to carry on."""
+        return Future(self.path.history, list(self.path.steps))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PolicyTurn:
-    """One reply of the policy: its span in the episode's completion ids, and MR after it, where MR was estimated."""
+    """One turn of the policy: its span in the episode's completion ids, and MR after it, where MR was estimated.
+
+    Results of tools that it called lie inside the span; no token of theirs is the policy's.
+    """
 
     start: int
     end: int
     mr: float | None = None
 
 
-@dataclass(slots=True)
+@dataclass
 class Episode:
-    """One row to train on, as plain data.
+    """One row to train on: the path of `tree` that ends in node `leaf`, trained from the policy's `turn` on (from 1).
 
-    `completion_ids` are everything after the prompt, `policy_mask` 1 where the policy sampled and 0 where it did not (user turns,
-    template text, a stop token put after a reply that was cut), `logprobs` the sampler's natural logs (0.0 where the mask is 0).
-    `reward` is None when the episode failed for reasons the policy did not cause, or could not be scored: it is then left out.
-    `turn` is the policy turn that the row starts at, from 1.
+    A row for which nothing could be sampled has no leaf, and `failed` says why. What a row is worth stands at its leaf: the score
+    of the conversation, or the MR of a reply (`whole` is False: that reply alone is trained).
     """
 
     start_id: str
     sample: int
-    messages: list[dict[str, str]]
-    prompt_ids: list[int] = field(default_factory=list)
-    completion_ids: list[int] = field(default_factory=list)
-    policy_mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    turns: list[PolicyTurn] = field(default_factory=list)
+    tree: ConversationTree
+    leaf: int | None = None
     turn: int = 1
-    outcome: Outcome = Outcome.WINDOW_FULL
-    reward: float | None = None
-    components: dict[str, float] = field(default_factory=dict)
-    error: str | None = None
+    whole: bool = True
+    failed: tuple[Outcome, str | None] | None = None
+    played: list[Node] = field(init=False, repr=False)
 
-    def append_reply(self, reply: SampledReply) -> None:
-        """Add a sampled reply: its ids, all of them the policy's own."""
-        start = len(self.completion_ids)
-        self.completion_ids += reply.token_ids
-        self.policy_mask += [1] * len(reply.token_ids)
-        self.logprobs += reply.logprobs
-        self.turns.append(PolicyTurn(start, len(self.completion_ids)))
-        self.messages.append({"role": "assistant", "content": reply.text})
+    def __post_init__(self) -> None:
+        self.played = self.tree.path(self.leaf)
 
-    def append_user(self, text: str, ids: Sequence[int]) -> None:
-        """Add a user turn, with the ids that stand between the last reply and the next one."""
-        self.completion_ids += ids
-        self.policy_mask += [0] * len(ids)
-        self.logprobs += [0.0] * len(ids)
-        self.messages.append({"role": "user", "content": text})
+    @classmethod
+    def padding(cls, sample: int) -> Episode:
+        """Return an empty row."""
+        return cls("", sample, ConversationTree(""), failed=(Outcome.WINDOW_FULL, None))
 
     @property
     def conversation(self) -> Conversation:
-        return tuple(Message(**message) for message in self.messages)  # type: ignore[arg-type]
+        return tuple(node.message for node in self.played)
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.failed is not None:
+            return self.failed[0]
+        return self.played[-1].outcome or Outcome.WINDOW_FULL
+
+    @property
+    def error(self) -> str | None:
+        if self.failed is not None:
+            return self.failed[1]
+        return self._worth.get("error")
+
+    @property
+    def reward(self) -> float | None:
+        """R* or MR; None when the episode failed for reasons the policy did not cause, or could not be scored."""
+        return None if self.failed is not None else self._worth.get("total")
+
+    @property
+    def components(self) -> dict[str, float]:
+        return {} if self.failed is not None else self._worth.get("components", {})
+
+    @property
+    def _worth(self) -> dict[str, Any]:
+        return self.played[-1].annotations.get("score", {}) if self.played else {}
+
+    @cached_property
+    def _turns_of_nodes(self) -> list[list[Node]]:
+        """The policy's sampled messages, turn by turn (a turn has several where it called tools)."""
+        turns: list[list[Node]] = []
+        asked = False
+        for node in self.played:
+            if node.author == "policy" and node.context_ids is not None:
+                if asked or not turns:
+                    turns.append([])
+                turns[-1].append(node)
+            asked = node.author == "user" or (asked and node.author != "policy")
+        return turns
+
+    @cached_property
+    def _first(self) -> int:
+        """How many policy turns lie before those that are trained."""
+        return 0 if self.whole else len(self._turns_of_nodes) - 1
+
+    @cached_property
+    def prompt_ids(self) -> list[int]:
+        """The tokens before the first that is trained."""
+        if not self._turns_of_nodes:
+            return []
+        before = [node for turn in self._turns_of_nodes[: self._first] for node in turn]
+        ids = [token for node in before for token in (*(node.context_ids or ()), *(node.token_ids or ()))]
+        return [*ids, *(self._turns_of_nodes[self._first][0].context_ids or ())]
+
+    @cached_property
+    def _pieces(self) -> tuple[list[int], list[int], list[float], list[PolicyTurn]]:
+        ids: list[int] = []
+        mask: list[int] = []
+        logprobs: list[float] = []
+        spans: list[PolicyTurn] = []
+        for nodes in self._turns_of_nodes[self._first :]:
+            start = -1
+            for node in nodes:
+                context = [] if not spans and start < 0 else (node.context_ids or [])
+                own = node.token_ids or []
+                ids += [*context, *own]
+                mask += [0] * len(context) + [1] * len(own)
+                logprobs += [0.0] * len(context) + (node.logprobs or [math.nan] * len(own))
+                start = len(ids) - len(own) if start < 0 else start
+            spans.append(PolicyTurn(start, len(ids), _mr_mean(nodes[-1])))
+        return ids, mask, logprobs, spans
+
+    @property
+    def completion_ids(self) -> list[int]:
+        """Everything after the prompt up to the policy's last token: its replies and what stands between them."""
+        return self._pieces[0]
+
+    @property
+    def policy_mask(self) -> list[int]:
+        """1 where the policy sampled, 0 where it did not: user turns, results of tools, template text, a stop token put after a
+        reply that was cut."""
+        return self._pieces[1]
+
+    @property
+    def logprobs(self) -> list[float]:
+        """The sampler's natural logs, 0.0 where the mask is 0."""
+        return self._pieces[2]
+
+    @property
+    def turns(self) -> list[PolicyTurn]:
+        return self._pieces[3]
 
     @property
     def worths(self) -> list[float | None]:
         """MR after each policy turn; the last one is the episode's reward."""
         return [*(turn.mr for turn in self.turns[:-1]), self.reward] if self.turns else []
+
+    def note_credit(self, advantages: Sequence[float] | None) -> None:
+        """Note the advantage of every trained turn at its messages; None: the row is left out."""
+        for nodes, advantage in zip(self._turns_of_nodes[self._first :], advantages or (), strict=advantages is not None):
+            for node in nodes:
+                node.annotations["credit"] = advantage
+
+    def to_record(self) -> dict[str, Any]:
+        """Return what tells this row from others of its tree, as plain JSON data."""
+        record: dict[str, Any] = {"start_id": self.start_id, "sample": self.sample, "leaf": self.leaf, "turn": self.turn}
+        record["whole"] = self.whole
+        if self.failed is not None:
+            record["failed"] = [self.failed[0].value, self.failed[1]]
+        return record
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any], tree: ConversationTree) -> Episode:
+        """Return the row of a tree that `to_record` told of."""
+        failed = record.get("failed")
+        rest = {name: value for name, value in record.items() if name != "failed"}
+        return cls(**rest, tree=tree, failed=(Outcome(failed[0]), failed[1]) if failed else None)
+
+
+def note_score(node: Node, scored: ScoredFuture) -> None:
+    """Note what a conversation is worth at its last message."""
+    node.outcome = scored.outcome
+    node.annotations["score"] = {"total": scored.reward, "components": dict(scored.score.components) if scored.score else {}}
+    if scored.error:
+        node.annotations["score"]["error"] = scored.error
+
+
+def _mr_mean(node: Node) -> float | None:
+    return node.annotations["mr"]["mean"] if "mr" in node.annotations else None

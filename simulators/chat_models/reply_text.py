@@ -1,9 +1,9 @@
 """What a model's raw text holds: the visible reply, the thought before it, and calls of tools.
 
-The one place where they are taken apart, whichever backend wrote the text. Thoughts stand between <think> and </think>, as Qwen 3,
-DeepSeek R1 and their kin write them; a template may open the thought itself, and a reply that was cut in the middle of one has
-nothing visible. Calls are read where tools were offered: Hermes and Qwen write JSON between <tool_call> and </tool_call>, Llama 3
-writes nothing but JSON. A call that cannot be read keeps its text and has no name, so that the model can be told.
+The one place where they are taken apart, whichever backend wrote the text. Thoughts stand between <think> and </think>, as
+Qwen 3, DeepSeek R1 and their kin write them; a template may open the thought itself, and a reply that was cut in the middle of
+one has nothing visible. Calls are read where tools were offered: Hermes and Qwen write JSON between <tool_call> and </tool_call>,
+Llama 3 writes nothing but JSON. A call that cannot be read keeps its text and has no name, so that the model can be told.
 """
 
 from __future__ import annotations

@@ -200,10 +200,18 @@ async def test_a_user_who_leaves_later_in_its_future_is_still_asked_on() -> None
     assert texts(kept_nodes(tree))[::2] == ["do it", "more"]
 
 
-async def test_an_empty_reply_can_win_and_ends_the_conversation() -> None:
+async def test_an_empty_reply_is_never_chosen_whatever_it_saves() -> None:
     environment = scripted_environment(answers_the_reply, lambda conversation: 1.0 if not conversation[1].content else 0.0)
     tree = await builder(environment, scripted_policy(one_of("", "1")), count=8, max_turns=3).build(TASK)
-    assert texts(kept_nodes(tree)) == ["do it", ""]
+    assert texts(kept_nodes(tree))[:2] == ["do it", "1"]
+    first = {node.message.content: candidate_note(node) for node in tree.children(0)}
+    assert (first[""].rank, first[""].role, first["1"].role) == (1, "rejected", "chosen")
+
+
+async def test_where_every_reply_is_empty_the_conversation_stops_and_says_why() -> None:
+    environment = scripted_environment(answers_the_reply, lambda conversation: 1.0)
+    tree = await builder(environment, scripted_policy(one_of(""))).build(TASK)
+    assert tree.metadata["stopped"] == "turn 1: no candidate could be scored (the policy's reply was empty)"
 
 
 # ---------------------------------------------------------------- where it stops
@@ -221,7 +229,7 @@ async def test_a_user_who_cannot_open_stops_the_task_and_says_why() -> None:
     ("opening", "stopped"),
     [
         (UserTurn("  "), "turn 1: the user failed: the simulated user sent an empty message"),
-        (UserTurn("", ends=True), "turn 1: the user left before it said anything"),
+        (UserTurn("", ends=True), "turn 1: the user failed: the simulated user left before it said anything"),
     ],
 )
 async def test_an_opening_without_words_is_none(opening: UserTurn, stopped: str) -> None:

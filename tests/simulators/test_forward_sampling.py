@@ -17,7 +17,7 @@ from simulators.errors import (
     SimulatorError,
     StorageError,
 )
-from simulators.forward_sampling import Future, future_seeds, sample_future, sample_reply
+from simulators.forward_sampling import Future, future_seeds, policy_turn, sample_future
 from simulators.policy import Policy
 from simulators.users.protocol import UserTurn
 
@@ -79,11 +79,15 @@ async def test_a_whole_conversation_begins_with_the_users_opening() -> None:
     assert [message.content for message in future.conversation] == ["hello", "an answer", "thanks", "an answer"]
 
 
+async def test_whoever_has_not_spoken_last_is_next() -> None:
+    user = Says("thanks")
+    future = await sample_future(HISTORY[:1], user, policy(), 2, SEEDS)
+    assert roles(future) == ["policy", "user", "policy"]
+
+
 async def test_impossible_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="window_turns is -1"):
         await sample_future(HISTORY, Says("x"), policy(), -1, SEEDS)
-    with pytest.raises(ValueError, match="ends with a user message"):
-        await sample_future(HISTORY[:1], Says("x"), policy(), 1, SEEDS)
 
 
 async def test_a_user_that_leaves_ends_the_future() -> None:
