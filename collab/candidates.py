@@ -15,6 +15,7 @@ from collab.mr import MREstimate
 from collab.tasks.task import Task
 from simulators.conversation import ConversationTree, Outcome
 from simulators.forward_sampling import Future, Replier, SeedOf, Step, add_step, policy_turn, user_turn
+from simulators.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,14 @@ async def sample_turn(history: Future, policy: Replier, seed_of: SeedOf, environ
     path = Future(history.history, list(history.steps))
     steps = [step async for step in policy_turn(path, policy, seed_of, environment.toolbox_for(task))]
     return CandidateTurn(path, tuple(steps))
+
+
+async def candidate_turn(
+    environment: Environment, task: Task, history: Future, policy: Replier, run_seed: int, turn: int, index: int
+) -> CandidateTurn:
+    """Sample candidate `index` of a turn, with the seed that it has wherever candidates are ranked."""
+    seed = derive_seed(run_seed, task.id, turn, "candidate", index)
+    return await sample_turn(history, policy, lambda author, number: seed, environment, task)
 
 
 def next_user_node(tree: ConversationTree, candidate_id: int, estimate: MREstimate) -> int | None:

@@ -129,6 +129,15 @@ def _future_record(future: ScoredFuture, leaf: int | None) -> dict[str, Any]:
     return record
 
 
+def moved_estimate(record: dict[str, Any], by: int) -> dict[str, Any]:
+    """Return what `graft` noted at a candidate, for a tree in which every node's number is greater by so much."""
+    moved = dict(record)
+    for name in ("futures", "extra_futures"):
+        if name in record:
+            moved[name] = [{**future, "leaf": future["leaf"] + by} for future in record[name]]
+    return moved
+
+
 def standard_error(values: Sequence[float]) -> float | None:
     """Return the standard error of the mean, with the unbiased (n - 1) variance; None below two values."""
     count = len(values)

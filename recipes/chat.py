@@ -15,6 +15,7 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,12 @@ from collab.tasks.task import Task
 from recipes import assembly
 from recipes.launch import launch
 from recipes.run_folder import RunFolder
-from simulators.conversation import ConversationTree, Message, Outcome
+from simulators.conversation import Conversation, ConversationTree, Outcome
 from simulators.errors import BudgetExhausted, ChatModelError, ConfigurationError, SimulatorError
-from simulators.forward_sampling import Future, Step, sample_reply
+from simulators.forward_sampling import Future, Step, carry_on, future_seeds
 from simulators.policy import Policy
-from simulators.seeds import derive_seed
 from simulators.tree_file import TreeFile
+from simulators.users.protocol import User, UserTurn
 
 
 def run(config: Any) -> None:
@@ -103,41 +104,60 @@ async def converse(environment: Environment, policy: Policy, task: Task, seed: i
 
     A message that nobody answered is not part of it. A spent budget ends it.
     """
-    future = Future((), outcome=Outcome.ENDED)
-    user = environment.user_for(task)
-    turn = 1
+    person = _Person(environment.user_for(task))
+    seeds, toolbox = future_seeds(seed, task.id, 0), environment.toolbox_for(task)
+    future = Future(())
     while True:
-        step = Step(Message("user", text), "user", 0) if (text := await _typed()) else None
-        if text == "/end" or text is None:
+        try:
+            async for step in carry_on(future, person, policy, _NO_END, seeds, toolbox):
+                _show(step)
+        except BudgetExhausted as error:
+            print(f"  (the talk ends: {error})")
+            future.over, person.left = True, True
+        if future.steps and future.steps[-1].author == "user":
+            future.steps.pop()
+        if person.left:
+            future.outcome = Outcome.ENDED
             return future
-        if step is None:
+        print(f"  (the policy failed: {future.error})")
+        future = Future((), future.steps)
+
+
+_NO_END = 1_000_000
+
+
+@dataclass
+class _Person:
+    """Whoever sits at the terminal, as a user; an empty line lets the simulated one speak. `left`: the talk was ended."""
+
+    simulated: User
+    left: bool = False
+
+    async def next_turn(self, conversation: Conversation, seed: int) -> UserTurn:
+        """Return what is typed, or what the simulated user says where nothing is."""
+        while (text := await _typed()) not in (None, "/end"):
+            if text:
+                return UserTurn(text)
             try:
-                said = await user.next_turn(future.conversation, derive_seed(seed, task.id, turn, "user", 0))
-            except BudgetExhausted as error:
-                print(f"  (the talk ends: {error})")
-                return future
+                said = await self.simulated.next_turn(conversation, seed)
             except (SimulatorError, ChatModelError) as error:
                 print(f"  (the simulated user failed: {error})")
                 continue
-            if said.ends and not said.text:
-                print("  (the simulated user would leave now)")
-                continue
-            print(f"  simulated user: {said.text}")
-            step = Step(Message("user", said.text), "user", 0, said.completion, said.flags)
-        future.steps.append(step)
-        try:
-            reply = await sample_reply(future.conversation, policy, derive_seed(seed, task.id, turn, "policy", 0))
-        except BudgetExhausted as error:
-            print(f"  (the talk ends: {error})")
-            future.steps.pop()
-            return future
-        except ChatModelError as error:
-            print(f"  (the policy failed: {error})")
-            future.steps.pop()
-            continue
-        future.steps.append(reply)
-        print(f"policy: {reply.message.content}\n")
-        turn += 1
+            if said.text:
+                print(f"  simulated user: {said.text}")
+                return UserTurn(said.text, completion=said.completion, flags=said.flags)
+            print("  (the simulated user would leave now)" if said.ends else "  (the simulated user said nothing)")
+        self.left = True
+        return UserTurn("", ends=True)
+
+
+def _show(step: Step) -> None:
+    for call in step.message.tool_calls:
+        print(f"  policy calls {call.name or 'a tool'}: {call.arguments}")
+    if step.author == "tool":
+        print(f"  result: {step.message.content}")
+    elif step.author == "policy" and step.message.content:
+        print(f"policy: {step.message.content}\n")
 
 
 async def _typed() -> str | None:

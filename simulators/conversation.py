@@ -213,6 +213,14 @@ class ConversationTree:
             parent = self.add(parent, message, author).id
         return parent
 
+    def adopt(self, other: ConversationTree) -> int:
+        """Add all nodes of another tree beside one's own; return what was added to their numbers."""
+        first = len(self.nodes)
+        for node in other.nodes:
+            details = {name: getattr(node, name) for name in _NODE_FIELDS if name not in ("id", "parent", "message", "author")}
+            self.add(None if node.parent is None else node.parent + first, node.message, node.author, **details)
+        return first
+
     def path(self, node_id: int | None) -> list[Node]:
         """Return the nodes from the root down to `node_id`, both included ([] for None)."""
         nodes = []

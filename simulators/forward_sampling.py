@@ -243,9 +243,7 @@ def _leave(future: Future, opening: bool) -> None:
         future.end(Outcome.ENDED)
 
 
-async def policy_turn(
-    future: Future, policy: Replier, seed_of: SeedOf, toolbox: Toolbox | None = None
-) -> AsyncIterator[Step]:
+async def policy_turn(future: Future, policy: Replier, seed_of: SeedOf, toolbox: Toolbox | None = None) -> AsyncIterator[Step]:
     """Add the policy's turn: a reply, after as many calls of tools as it wants and may have; yield every step of it."""
     seed, called = seed_of("policy", future.turn), 0
     while True:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from collab.candidates import CandidateTurn, ask_user, next_user_node, sample_turn
+from collab.candidates import CandidateTurn, ask_user, candidate_turn, next_user_node
 from collab.data.candidate_note import CandidateNote
 from collab.environments.domain import Environment
 from collab.mr import MREstimate, MultiturnReward, ScoredFuture
@@ -143,8 +143,11 @@ class DatasetBuilder:
         history = Future(tree.conversation(history_id))
         policies = [source.policy for source in self.sources for _ in range(source.count)]
         turns = await asyncio.gather(
-            *(self._turn(history, policy, task, turn, index) for index, policy in enumerate(policies))
-        )  # fmt: skip
+            *(
+                candidate_turn(self.environment, task, history, policy, self.seed, turn, index)
+                for index, policy in enumerate(policies)
+            )
+        )
         distinct: dict[Any, tuple[int, str, CandidateTurn]] = {}
         for index, (policy, sampled) in enumerate(zip(policies, turns, strict=True)):
             if sampled.failed:
@@ -161,10 +164,6 @@ class DatasetBuilder:
             Candidate(index, source, sampled, estimate)
             for (index, source, sampled), estimate in zip(found, estimates, strict=True)
         ]  # fmt: skip
-
-    async def _turn(self, history: Future, policy: Policy, task: Task, turn: int, index: int) -> CandidateTurn:
-        seed = derive_seed(self.seed, task.id, turn, "candidate", index)
-        return await sample_turn(history, policy, lambda author, number: seed, self.environment, task)
 
     async def _estimates(self, conversations: list[Conversation], indices: list[int], task: Task) -> list[MREstimate]:
         """Estimate the MR of every candidate, each with as many futures, or with as many as their ranking needs."""

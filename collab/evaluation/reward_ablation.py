@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from collab.candidates import CandidateTurn, ask_user, candidate_turn
 from collab.data.builder import CandidateSource
 from collab.data.candidate_note import CandidateNote
 from collab.environments.domain import Environment
@@ -26,7 +27,7 @@ from collab.rewards.component import RewardComponent, ScoringError
 from collab.tasks.task import Task
 from simulators.conversation import Conversation, ConversationTree, Message
 from simulators.errors import ChatModelError, SimulatorError
-from simulators.forward_sampling import Step, add_step, sample_reply
+from simulators.forward_sampling import Future
 from simulators.policy import Policy
 from simulators.seeds import derive_seed
 
@@ -93,40 +94,37 @@ class RewardAblation:
         tree = ConversationTree(task.id, {"environment": self.environment.name, "task": dict(task.metadata)})
         try:
             task = await self.environment.prepare(task)
-            seed = derive_seed(self.seed, task.id, 1, "user", 0)
-            said = await self.environment.user_for(task).next_turn((), seed)
-            if not said.text.strip():
-                raise SimulatorError("the user left before it said anything")
         except (SimulatorError, ChatModelError) as error:
             return RatedTask(tree, (), str(error))
         tree.metadata |= {"goal": task.goal, "reference": task.reference}
-        user = add_step(tree, None, Step(Message("user", said.text), "user", seed, said.completion, said.flags))
-        user.annotations["kept"] = True
-        found = await self._replies((user.message,), task)
-        rated = await asyncio.gather(*(self._rated((user.message, step.message), task, index) for index, _, step in found))
+        asked = await ask_user(
+            tree, None, self.environment, task, lambda author, turn: derive_seed(self.seed, task.id, 1, author, 0)
+        )
+        if asked.over:
+            return RatedTask(tree, (), asked.error)
+        tree.nodes[0].annotations["kept"] = True
+        found = await self._replies(Future(asked.conversation), task)
+        rated = await asyncio.gather(*(self._rated(turn.path.conversation, task, index) for index, _, turn in found))
         replies = []
-        for (index, source, step), (rewards, outcome, widest) in zip(found, rated, strict=True):
-            node = add_step(tree, user.id, step)
+        for (index, source, turn), (rewards, outcome, widest) in zip(found, rated, strict=True):
+            node = tree.nodes[turn.graft(tree, 0)]
             CandidateNote(index, source).write(node)
             widest.graft(tree, node.id)
             node.annotations["rewards"] = {name: estimate.mean for name, estimate in rewards.items()}
             node.annotations["outcome"] = outcome
-            replies.append(RatedReply(task.id, index, source, step.message.content, rewards, outcome))
+            replies.append(RatedReply(task.id, index, source, node.message.content, rewards, outcome))
         return RatedTask(tree, tuple(replies))
 
-    async def _replies(self, history: Conversation, task: Task) -> list[tuple[int, str, Step]]:
+    async def _replies(self, history: Future, task: Task) -> list[tuple[int, str, CandidateTurn]]:
+        """Return the builder's candidates of a first turn; equal texts count once."""
         policies = [source.policy for source in self.sources for _ in range(source.count)]
-        seeds = [derive_seed(self.seed, task.id, 1, "candidate", index) for index in range(len(policies))]
-        sampled = await asyncio.gather(
-            *(sample_reply(history, policy, seed) for policy, seed in zip(policies, seeds, strict=True)), return_exceptions=True
+        turns = await asyncio.gather(
+            *(candidate_turn(self.environment, task, history, each, self.seed, 1, index) for index, each in enumerate(policies))
         )
-        distinct: dict[str, tuple[int, str, Step]] = {}
-        for index, (policy, step) in enumerate(zip(policies, sampled, strict=True)):
-            if isinstance(step, ChatModelError):
-                continue
-            if isinstance(step, BaseException):
-                raise step
-            distinct.setdefault(step.message.content, (index, policy.name, step))
+        distinct: dict[str, tuple[int, str, CandidateTurn]] = {}
+        for index, (policy, turn) in enumerate(zip(policies, turns, strict=True)):
+            if not turn.failed:
+                distinct.setdefault(turn.steps[-1].message.content, (index, policy.name, turn))
         return list(distinct.values())
 
     async def _rated(

@@ -10,6 +10,7 @@ from collab.environments.domain import Environment
 from collab.mr import MREstimate, MultiturnReward
 from collab.tasks.task import Task
 from simulators.conversation import Message
+from simulators.forward_sampling import Future, user_turn
 from simulators.policy import Policy
 
 
@@ -38,8 +39,9 @@ async def rewards_under_windows(
     """
 
     async def one(task: Task, kind: str, text: str) -> ReplyUnderWindows:
-        opening = (await environment.user_for(task).next_turn((), seed)).text
-        conversation = (Message("user", opening), Message("assistant", text))
+        asked = Future(())
+        await user_turn(asked, environment.user_for(task), lambda author, turn: seed)
+        conversation = (*asked.conversation, Message("assistant", text))
         rewards = [MultiturnReward(environment, policy, window, num_samples, seed) for window in windows]
         estimates = await asyncio.gather(*(reward.estimate(conversation, task) for reward in rewards))
         return ReplyUnderWindows(task.id, kind, text, dict(zip(windows, estimates, strict=True)))

@@ -22,7 +22,6 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from collab.environments.domain import Environment
-from collab.training.conversation_log import ConversationLog
 from collab.training.credit import Advantages, TurnValues, count_groups
 from collab.training.episode import Episode, EpisodeStart
 from collab.training.episode_player import EpisodePlayer
@@ -31,7 +30,9 @@ from collab.training.live_policy import LivePolicy
 from collab.training.online_settings import RolloutSettings
 from collab.training.rollout import Rollout, sampling_mode
 from collab.training.rollout_journal import RolloutJournal
+from collab.training.rollout_trees import RolloutTrees, log_table
 from collab.training.step_window import StepGuard, StepWindow
+from collab.training.token_policy import TokenPolicy
 from collab.training.token_sampling import TokenSampler, TransformersSampler
 from collab.training.trl_rows import (
     EpochOrder,
@@ -44,6 +45,7 @@ from collab.training.trl_rows import (
 )
 from collab.training.turn_tokens import TurnTokens
 from collab.training.weight_sync import SharedWeights, WeightSync
+from simulators.chat_models.protocol import SamplingSettings
 from simulators.conversation import Outcome
 from simulators.errors import ConfigurationError, TooManyFailures
 
@@ -61,7 +63,8 @@ class ConversationSource:
     """What conversations a trainer plays, and how.
 
     `token_limit` bounds prompt and completion together. `branching` compares replies to one history at every turn (credit
-    `mr_branch`), `turn_worths` estimates MR after every turn (credit `mr_difference`). `run_dir` gets the journal and the log.
+    `mr_branch`), `turn_worths` estimates MR after every turn (credit `mr_difference`). `run_dir` gets the journal and the trees,
+    which name the `method`.
     `fingerprint` names everything that decides what is sampled (see the journal).
     """
 
@@ -71,6 +74,7 @@ class ConversationSource:
     run_dir: Path
     fingerprint: str
     token_limit: int
+    method: str
     seed: int = 0
     eval_starts: Sequence[EpisodeStart] = ()
     branching: bool = False
@@ -111,26 +115,21 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
             )
         training_thread = TrainingThread()
         sampler, self._weights = self._make_sampler(tokens, training_thread)
-        policy = LivePolicy(sampler, tokens, lambda: f"step{self.state.global_step}")
+        rollout, rank = source.rollout, self.accelerator.process_index
+        sampling = SamplingSettings(rollout.max_tokens, rollout.temperature, rollout.top_p)
+        version = lambda: f"step{self.state.global_step}"  # noqa: E731
         player = EpisodePlayer(
             source.environment,
-            sampler,
-            tokens,
-            policy,
-            source.rollout,
-            source.token_limit,
+            TokenPolicy(sampler, tokens, sampling, source.token_limit, version, rollout.system_prompt),
+            LivePolicy(sampler, tokens, version),
+            rollout,
             source.seed,
             source.continue_from,
             source.softmax_temperature,
         )
-        journal = RolloutJournal(source.run_dir / "rollouts", self.accelerator.process_index, source.fingerprint)
+        journal = RolloutJournal(source.run_dir / "rollouts", rank, source.fingerprint)
         self.rollout = Rollout(player, journal, gather_object, training_thread)
-        self.conversation_log = ConversationLog(
-            source.run_dir / "conversations.jsonl",
-            source.rollout.logged_conversations,
-            enabled=self.accelerator.is_main_process,
-            wandb="wandb" in (args.report_to or []),
-        )
+        self.trees = RolloutTrees(source.run_dir, rank, source.method)
         self.last_episodes: list[Episode] = []
         self._pushed_step: int | None = None
         self.handed_over = False
@@ -215,7 +214,7 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         """Add empty rows up to a number that is the same on every rank and splits into groups and micro-batches."""
         most = max(gather_object([len(episodes)]))
         wanted = -(-max(most, 1) // multiple) * multiple
-        return episodes + [Episode("", index, []) for index in range(wanted - len(episodes))]
+        return episodes + [Episode.padding(index) for index in range(wanted - len(episodes))]
 
     def _leave_out(self, batch: Batch, left_out: Sequence[bool]) -> None:
         """Mask rows, so that they count neither in the loss, nor in its KL, nor in its normaliser, be it of tokens or of rows."""
@@ -348,10 +347,9 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
             self._note("rollout/failed_groups", counts.failed)
         if kept:
             self._note("rollout/turns", sum(len(value.worths) for value in kept) / len(kept))
-        shown = [(episode, credit) for episode, credit in zip(episodes, advantages, strict=True) if episode.start_id]
-        self.conversation_log.write(
-            self.state.global_step, mode, [episode for episode, _ in shown], [credit for _, credit in shown]
-        )
+        self.trees.write(self.state.global_step, mode, episodes, advantages)
+        if "wandb" in (self.args.report_to or []) and self.accelerator.is_main_process:
+            log_table(self.state.global_step, mode, episodes, advantages, self._source.rollout.logged_conversations)
         if mode == "train":
             self._failed_rounds = 0 if kept else self._failed_rounds + 1
             if self._failed_rounds >= self._source.rollout.stop_after_failed_rounds:
@@ -417,5 +415,6 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         """Save what belongs to the method and not to the policy, once training is over: nothing here."""
 
     def close(self) -> None:
-        """Release the sampler, its threads and the journal."""
+        """Release the sampler, its threads, the journal and the file of trees."""
         self.rollout.close()
+        self.trees.close()

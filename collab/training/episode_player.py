@@ -1,14 +1,15 @@
 """Conversations played by the current policy, as trees whose paths are episodes.
 
-`play` gives one conversation, user turns between policy turns, until the user leaves or the turns are used up. `branch` gives, for
-every turn of one conversation, a group of replies to the same history (credit `mr_branch`): the dataset builder, on-policy. Turns
-are played by `simulators.forward_sampling`, as everywhere; every conversation is a coroutine of its own: the short ones do not
-wait for the long ones.
+`play` gives one conversation, user turns between policy turns, until the user leaves or the turns are used up. `branch` gives,
+for every turn of one conversation, a group of replies to the same history (credit `mr_branch`): the dataset builder, on-policy.
+Turns are played by `simulators.forward_sampling`, as everywhere; every conversation is a coroutine of its own: the short ones do
+not wait for the long ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -89,8 +90,8 @@ class EpisodePlayer:
         assert leaf is not None
         note_score(tree.nodes[leaf], scored)
         episode = Episode(start.id, sample, tree, leaf)
-        path = episode.played
-        answered = [node for node, after in zip(path, path[1:], strict=False) if after.author == "user" and node.author == "policy"]
+        pairs = itertools.pairwise(episode.played)
+        answered = [node for node, after in pairs if (node.author, after.author) == ("policy", "user")]
         for node, estimate in zip(answered, estimates, strict=False):
             estimate.graft(tree, node.id)
         return Episode(start.id, sample, tree, leaf)
@@ -211,8 +212,7 @@ class EpisodePlayer:
 
 def _turns_given(conversation: Conversation) -> int:
     """Return how many turns of a conversation the policy has answered."""
-    pairs = zip(conversation, conversation[1:], strict=False)
-    return sum(before.role == "user" and after.role == "assistant" for before, after in pairs)
+    return sum(before.role == "user" and after.role == "assistant" for before, after in itertools.pairwise(conversation))
 
 
 def _by_estimate(path: Future, estimate: MREstimate, sample: int) -> ScoredFuture:

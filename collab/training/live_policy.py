@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collab.training.token_sampling import TokenSampler
 from collab.training.turn_tokens import TurnTokens
 from simulators.chat_models.protocol import ChatRequest, Completion
+from simulators.chat_models.reply_text import read_reply
 from simulators.conversation import Usage
 
 
@@ -37,14 +38,15 @@ class LivePolicy:
         Raises:
             ContextOverflow, ChatModelError, ConfigurationError: as the sampler and the chat template do.
         """
-        prompt_ids = self._tokens.prompt_ids(request.messages)
+        prompt_ids = self._tokens.prompt_ids(request.messages, request.tools)
         prefix_ids = self._tokens.encode(request.reply_prefix) if request.reply_prefix else []
         started = time.perf_counter()
         replies = await self._sampler.sample(prompt_ids, request.sampling, request.seed, request.n, prefix_ids)
         latency = time.perf_counter() - started
+        found = [read_reply(reply.text, tools=bool(request.tools)) for reply in replies]
         return [
             Completion(
-                text=reply.text,
+                text=said.text,
                 finish_reason=reply.finish_reason,
                 token_ids=reply.token_ids,
                 logprobs=reply.logprobs,
@@ -52,8 +54,10 @@ class LivePolicy:
                 model=self._name,
                 weights_version=self.weights_version,
                 latency_s=latency,
+                reasoning=said.reasoning,
+                tool_calls=said.tool_calls,
             )
-            for reply in replies
+            for reply, said in zip(replies, found, strict=True)
         ]
 
     async def aclose(self) -> None:

@@ -73,6 +73,7 @@ class OnlineRun:
             self.output_dir,
             fingerprint(*decisive, asdict(self.lora), asdict(self.optimization), digests),
             self.optimization.max_length,
+            self.method,
             self.seed,
             _starts(self.eval_tasks),
             **kind,

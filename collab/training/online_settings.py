@@ -39,7 +39,7 @@ class RolloutSettings:
     `window_turns` and `num_samples` are MR's (Table 6), wherever MR is estimated.
 
     `stop_after_failed_rounds`: a run in which every conversation failed that many times in a row stops. `logged_conversations`
-    of each rollout are written to conversations.jsonl (and to wandb).
+    of each rollout are shown in wandb, where the run reports there; trees.jsonl has all of them.
     """
 
     engine: str = "transformers"

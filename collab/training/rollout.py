@@ -79,7 +79,7 @@ class Rollout:
         one: Callable[[EpisodeStart, int, Opening], Coroutine[Any, Any, list[Episode]]],
     ) -> list[list[Episode]]:
         started = time.perf_counter()
-        counts = self._player.sampler.counts
+        counts = self._player.policy.sampler.counts
         counts.tokens, counts.busy_s = 0, 0.0
         if self._journal:
             self._journal.move_on()
@@ -124,7 +124,7 @@ class Rollout:
 
     def close(self) -> None:
         """Release the sampler, the journal and the event loop."""
-        self._loop.run(self._player.sampler.aclose())
+        self._loop.run(self._player.policy.sampler.aclose())
         self._loop.close()
         if self._journal:
             self._journal.close()

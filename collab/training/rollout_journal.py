@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from collab.training.episode import Episode, PolicyTurn
-from simulators.conversation import Outcome
+from collab.training.episode import Episode
+from simulators.conversation import ConversationTree
 from simulators.record_file import RecordFile
 
-VERSION = 1
+VERSION = 2
+"""1 had episodes; now they are rows of a tree."""
 
 
 class RolloutJournal:
@@ -34,7 +34,7 @@ class RolloutJournal:
         self._path = folder / f"episodes-{rank}.jsonl"
         self._fingerprint = fingerprint
         self._file = RecordFile(self._path, "episodes", VERSION)
-        self._finished: dict[str, list[dict[str, Any]]] = {}
+        self._finished: dict[str, dict[str, Any]] = {}
         self._failed: list[dict[str, Any]] = []
         self.reused = 0
         for path in sorted(folder.glob("episodes-*.jsonl")):
@@ -42,7 +42,7 @@ class RolloutJournal:
                 continue  # another process is only just opening it
             file = self._file if path == self._path else RecordFile(path, "episodes", VERSION, writable=False)
             for _, _, record in file.records():
-                self._finished[record["key"]] = record["episodes"]
+                self._finished[record["key"]] = record
             if file is not self._file:
                 file.close()
 
@@ -52,17 +52,22 @@ class RolloutJournal:
         if found is None:
             return None
         self.reused += 1
-        return [_episode(record) for record in found]
+        tree = ConversationTree.from_record(found["tree"])
+        return [Episode.from_record(row, tree) for row in found["rows"]]
 
     def record(self, round_name: str, start_id: str, sample: int, episodes: list[Episode]) -> None:
-        """Write down a finished conversation; it is on its way to the disk when this returns.
+        """Write down a finished conversation, all of whose rows are of one tree; it is on its way to the disk when this returns.
 
         Episodes that failed for reasons outside the policy are written by `move_on`: a run resumed before it tries them again.
 
         Raises:
             StorageError: when the disk refuses.
         """
-        record = {"key": self._key(round_name, start_id, sample), "episodes": [asdict(episode) for episode in episodes]}
+        record = {
+            "key": self._key(round_name, start_id, sample),
+            "tree": episodes[0].tree.to_record(),
+            "rows": [episode.to_record() for episode in episodes],
+        }
         if any(episode.reward is None for episode in episodes):
             self._failed.append(record)
         else:
@@ -106,10 +111,3 @@ def fingerprint(*parts: Any) -> str:
 def _has_header(path: Path) -> bool:
     with path.open("rb") as stream:
         return b"\n" in stream.read(4096)
-
-
-def _episode(record: dict[str, Any]) -> Episode:
-    data = dict(record)
-    data["outcome"] = Outcome(data["outcome"])
-    data["turns"] = [PolicyTurn(**turn) for turn in data["turns"]]
-    return Episode(**data)

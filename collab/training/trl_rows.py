@@ -32,7 +32,8 @@ def dataset_of(starts: Sequence[EpisodeStart]) -> Dataset:
 
 def row_of(episode: Episode) -> dict[str, Any]:
     """One row of TRL's: only its number and its reward matter, the tokens come from the rollout."""
-    return {"prompt": episode.messages[:1] or [{"role": "user", "content": ""}], "reward": episode.reward}
+    first = [{"role": "user", "content": message.content} for message in episode.conversation[:1]]
+    return {"prompt": first or [{"role": "user", "content": ""}], "reward": episode.reward}
 
 
 def hand_over(prompts: list[Any], trainer: PlayingTrainer) -> dict[str, Any]:

@@ -50,6 +50,7 @@ from collab.training.online_settings import CriticSettings, GRPOSettings, Online
 from collab.training.ppo import train_ppo
 from collab.training.settings import OptimizationSettings
 from simulators.conversation import Conversation
+from simulators.tree_file import read_trees
 from simulators.users.protocol import UserTurn
 from tests.training import toy
 from tests.training.tiny_models import tiny_model, tiny_tokenizer
@@ -246,10 +247,12 @@ def rewards_by_step(folder: Path) -> list[float]:
     Replies to later turns are left out, as they stand on a history that was chosen for being good.
     """
     by_step: dict[int, list[float]] = {}
-    for line in (folder / "conversations.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        if row["turn"] == 1 and row["reward"] is not None:
-            by_step.setdefault(row["step"], []).append(row["reward"])
+    for tree in read_trees(folder):
+        for node in tree.nodes:
+            reward = node.annotations.get("score", {}).get("total")
+            later = "mr" in node.annotations and len(tree.path(node.id)) > 2
+            if tree.metadata["mode"] == "train" and reward is not None and not later:
+                by_step.setdefault(tree.metadata["step"], []).append(reward)
     return [statistics.fmean(rewards) for _, rewards in sorted(by_step.items())]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from collab.data.builder import CandidateSource, DatasetBuilder
+from collab.data.candidate_note import candidate_note
 from collab.data.views import candidates, dpo_rows, kept_nodes, mr_of
 from collab.environments.domain import Environment
 from collab.mr import MultiturnReward, ScoredFuture

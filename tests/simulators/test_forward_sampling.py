@@ -212,7 +212,7 @@ async def test_futures_are_played_without_the_forced_start_but_with_the_system_p
     assert request.messages[0] == Message("system", "Be brief.")
     assert request.sampling.max_tokens == 7
     assert Message("system", "Be brief.") not in future.conversation
-    step = await sample_reply(HISTORY[:1], asked, 3)
+    (step,) = [step async for step in policy_turn(Future(HISTORY[:1]), asked, SEEDS)]
     assert step.message.content == "What isfine"
 
 

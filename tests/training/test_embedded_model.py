@@ -36,7 +36,7 @@ def test_one_step(method: str, tmp_path: Path) -> None:
         trainer.close()
     (line,) = logged(tmp_path)
     played = [episode for episode in trainer.last_episodes if episode.start_id]
-    conversations = [[message["role"] for message in episode.messages] for episode in played]
+    conversations = [[message.role for message in episode.conversation] for episode in played]
     assert ["user", "assistant", "user", "assistant"] in conversations, "the conversations have two turns"
     assert line["sampler/kl"] < 1e-3 and line["sampler/ratio"] == pytest.approx(1, abs=1e-2)
     assert (line["rollout/dropped"], line["reward"] is not None) == (0, True)

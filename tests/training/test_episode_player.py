@@ -15,6 +15,7 @@ from collab.training.episode import Episode, EpisodeStart
 from collab.training.episode_player import EpisodePlayer
 from collab.training.event_loop import gather_all
 from collab.training.live_policy import LivePolicy
+from collab.training.token_policy import TokenPolicy
 from collab.training.turn_tokens import TurnTokens
 from simulators.chat_models.protocol import SamplingSettings
 from simulators.conversation import Message, Outcome
@@ -30,8 +31,10 @@ def player(
     script: Callable[[str, int], str], environment: Environment | None = None, limit: int = 400, **changes: Any
 ) -> EpisodePlayer:
     sampler = ScriptedSampler(TOKENS, script)
-    policy = LivePolicy(sampler, TOKENS, lambda: "step0")
-    return EpisodePlayer(environment or toy.environment(), sampler, TOKENS, policy, rollout(**changes), limit, seed=5)
+    own = rollout(**changes)
+    sampling = SamplingSettings(own.max_tokens, own.temperature, own.top_p)
+    policy = TokenPolicy(sampler, TOKENS, sampling, limit, lambda: "step0", own.system_prompt)
+    return EpisodePlayer(environment or toy.environment(), policy, LivePolicy(sampler, TOKENS, lambda: "step0"), own, seed=5)
 
 
 def play(playing: EpisodePlayer, task: Task, sample: int = 0, turn_worths: bool = False, history: Any = ()) -> Episode:
@@ -82,15 +85,15 @@ def test_sampled_ids_are_never_made_from_text_again() -> None:
     odd = [TOKENS.encode("<")[0], *TOKENS.encode("|im_end|>"), *TOKENS.encode("?")]
     assert TOKENS.encode(TOKENS.tokenizer.decode(odd)) != odd
     playing = player(ask_then_say("A"))
-    sampled = playing.sampler._reply
-    playing.sampler._reply = lambda ids, seed: (
+    sampled = playing.policy.sampler._reply
+    playing.policy.sampler._reply = lambda ids, seed: (
         reply
         if (reply := sampled(ids, seed)).text != "Which?"
         else type(reply)((*odd, TOKENS.stop_id), tuple([-1.0] * (len(odd) + 1)), TOKENS.tokenizer.decode(odd), "stop")
     )
     episode = play(playing, toy.tasks(1)[0])
     assert episode.completion_ids[: len(odd)] == odd
-    assert playing.sampler.prompts[1][len(episode.prompt_ids) :][: len(odd)] == odd
+    assert playing.policy.sampler.prompts[1][len(episode.prompt_ids) :][: len(odd)] == odd
 
 
 def test_a_cut_reply_is_closed_by_a_masked_stop_token() -> None:
@@ -123,7 +126,7 @@ def test_a_token_limit_ends_the_conversation_after_a_whole_turn() -> None:
         assert segments(episode) == [(True, "Which?<|im_end|>")], limit
         assert episode.outcome is Outcome.TRUNCATED
         assert len(episode.completion_ids) == len(episode.policy_mask) == len(episode.logprobs)
-        assert episode.messages[-1]["role"] == "assistant"
+        assert episode.completion_ids[-1] == TOKENS.stop_id
 
 
 def test_a_prompt_without_room_earns_nothing_and_is_left_out() -> None:
@@ -172,7 +175,7 @@ def test_samples_of_a_task_differ_and_are_the_same_each_time() -> None:
         return random.Random(seed).choice(toy.LETTERS)
 
     def texts(sample: int) -> list[str]:
-        return [message["content"] for message in play(player(script), toy.tasks(1)[0], sample).messages]
+        return [message.content for message in play(player(script), toy.tasks(1)[0], sample).conversation]
 
     assert texts(1) == texts(1)
     assert len({tuple(texts(sample)) for sample in range(6)}) > 3
@@ -197,13 +200,13 @@ def test_samples_of_a_task_face_the_same_user() -> None:
 def test_the_system_prompt_is_seen_but_not_part_of_the_conversation() -> None:
     episode = play(player(ask_then_say("A"), system_prompt="Ask first."), toy.tasks(1)[0])
     assert TOKENS.tokenizer.decode(episode.prompt_ids).startswith("<|im_start|>system\nAsk first.<|im_end|>\n")
-    assert [message["role"] for message in episode.messages] == ["user", "assistant"] * 2
+    assert [message.role for message in episode.conversation] == ["user", "assistant"] * 2
 
 
 def test_a_stored_history_is_gone_on_from() -> None:
     history = (Message("user", "Pick."), Message("assistant", "Hm?"), Message("user", "It is A."))
     episode = play(player(ask_then_say("A"), toy.environment(max_turns=3)), toy.tasks(1)[0], history=history)
-    assert [message["content"] for message in episode.messages] == ["Pick.", "Hm?", "It is A.", "A"]
+    assert [message.content for message in episode.conversation] == ["Pick.", "Hm?", "It is A.", "A"]
     assert (len(episode.turns), episode.reward) == (1, 1.0)
 
 
@@ -237,8 +240,8 @@ def test_branches_are_replies_to_one_history_and_the_best_goes_on() -> None:
     assert {TOKENS.tokenizer.decode(row.prompt_ids) for row in first} == {
         "<|im_start|>user\nPick.<|im_end|>\n<|im_start|>assistant\n"
     }
-    assert {row.reward for row in first if row.messages[-1]["content"] == "Which?"} == {1.0}
-    assert {row.reward for row in first if row.messages[-1]["content"] != "Which?"} == {0.0}
+    assert {row.reward for row in first if row.conversation[-1].content == "Which?"} == {1.0}
+    assert {row.reward for row in first if row.conversation[-1].content != "Which?"} == {0.0}
     assert all("Which?<|im_end|>\n<|im_start|>user\nIt is A." in TOKENS.tokenizer.decode(row.prompt_ids) for row in second)
     assert all(row.policy_mask == [1] * len(row.completion_ids) for row in rows)
 
@@ -251,8 +254,8 @@ def test_branching_can_go_on_from_a_drawn_reply() -> None:
         playing = player(lambda prompt, seed: "A" if "It is A." in prompt else random.Random(seed).choice(["Which?", "B"]))
         playing = replace(playing, continue_from="softmax", softmax_temperature=50.0, seed=seed)
         rows = branch(playing, toy.tasks(1)[0], size=4)
-        assert len({row.messages[1]["content"] for row in rows[4:]}) == 1
-        return rows[4].messages[1]["content"] == "Which?"
+        assert len({row.conversation[1].content for row in rows[4:]}) == 1
+        return rows[4].conversation[1].content == "Which?"
 
     assert 5 < sum(went_on(seed) for seed in range(30)) < 25
 
@@ -336,8 +339,8 @@ def test_a_task_is_prepared_once_and_played_as_prepared() -> None:
     assert task.reference == "A"
     for _ in range(2):
         episode = play(playing, task, turn_worths=True)
-        assert (episode.messages[2]["content"], episode.reward) == ("It is B.", 1.0)
-    assert all(row.messages[0]["content"] == "Pick." and row.reward is not None for row in branch(playing, task))
+        assert (episode.conversation[2].content, episode.reward) == ("It is B.", 1.0)
+    assert all(row.conversation[0].content == "Pick." and row.reward is not None for row in branch(playing, task))
     assert calls == [task.id]
 
 

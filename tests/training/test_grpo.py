@@ -13,6 +13,7 @@ from collab.training.grpo_trainer import GroupTrainer
 from collab.training.lora import LoraSettings, load_for_training
 from collab.training.online_settings import VARIANTS, GRPOSettings
 from simulators.errors import ConfigurationError, TooManyFailures
+from simulators.tree_file import read_trees
 from tests.training import toy
 from tests.training.runs import gradients, logged, online_run, optimization, rollout, scripted, weights
 
@@ -92,7 +93,7 @@ def test_the_stop_token_is_trained_and_padding_with_it_is_harmless(
         seen = spy_on_loss(trainer)
         run(trainer)
         ((inputs, _, _),) = seen
-        stop = trainer.rollout._player.tokens.stop_id
+        stop = trainer.rollout._player.policy.tokens.stop_id
         mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
         assert ((inputs["completion_ids"] == stop) & mask).sum() == 2 * mask.size(0)
         losses[name] = mask.sum(1).sort().values.tolist()
@@ -234,7 +235,7 @@ def test_every_rollout_is_sampled_with_the_current_weights(tiny: str, folder: Pa
 def test_a_stale_sampler_would_be_seen(tiny: str, folder: Path) -> None:
     """The mismatch that is logged grows when sampling goes on with the weights of the first step."""
     trainer = trainer_of(folder, tiny, run={"max_steps": 3, "learning_rate": 0.1})
-    trainer.rollout._player.sampler._model = load_for_training(tiny).eval()  # a new adapter starts as the base model
+    trainer.rollout._player.policy.sampler._model = load_for_training(tiny).eval()  # a new adapter starts as the base model
     run(trainer)
     lines = logged(folder)
     assert lines[0]["sampler/max_log_ratio"] < 1e-3 < 0.05 < lines[2]["sampler/max_log_ratio"]
@@ -304,13 +305,13 @@ def test_every_variant_takes_a_step(variant: str, tiny: str, folder: Path) -> No
             assert getattr(trainer.args, name) == value
 
 
-def test_evaluation_and_the_conversation_log(tiny: str, folder: Path) -> None:
+def test_evaluation_and_the_trees_of_a_run(tiny: str, folder: Path) -> None:
     out = train_grpo(
         toy.environment(component=toy.ReplyBytes()),
         toy.tasks(4),
         tiny,
         folder,
-        settings=GRPOSettings(rollout=rollout(logged_conversations=2), group_size=4, variant="grpo", eval_steps=1),
+        settings=GRPOSettings(rollout=rollout(), group_size=4, variant="grpo", drop_dead_groups=False, eval_steps=1),
         lora=online_run(folder, tiny).lora,
         optimization=optimization(batch_size=4, per_device_batch_size=4),
         eval_tasks=toy.tasks(2),
@@ -319,9 +320,14 @@ def test_evaluation_and_the_conversation_log(tiny: str, folder: Path) -> None:
     assert (out / "adapter_model.safetensors").is_file() and (out / "tokenizer.json").is_file()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "eval_reward" in line] == [0, 1]
-    rows = [json.loads(line) for line in (folder / "conversations.jsonl").read_text().splitlines()]
-    assert {row["mode"] for row in rows} == {"train", "eval"}
-    assert all(len(row["worths"]) == len(row["advantages"]) == 2 for row in rows)
+    trees = list(read_trees(folder))
+    found = [(tree.metadata["mode"], tree.metadata["step"], tree.metadata["start"]) for tree in trees]
+    evaluated = [("eval", step, f"letter-{number}") for step in (0, 1) for number in (0, 1)]
+    assert sorted(found) == sorted([*evaluated, ("train", 0, next(start for mode, _, start in found if mode == "train"))])
+    for tree in trees:
+        policy = [node for node in tree.nodes if node.author == "policy"]
+        assert len(policy) == 8 and all(node.token_ids and node.logprobs and node.context_ids for node in policy)
+        assert all("credit" in node.annotations for node in policy if tree.metadata["mode"] == "train")
     (trained,) = [line for line in lines if "loss" in line]
     for name in ("time/rollout_s", "time/update_s", "throughput/sampled_tokens_per_s", "throughput/trained_tokens_per_s"):
         assert trained[name] > 0
@@ -357,7 +363,7 @@ def test_stored_histories_are_trained_on(tiny: str, folder: Path) -> None:
     ]
     trainer = trainer_of(folder, tiny, rollout=rollout(max_turns=1, reward="mr"), run={"tasks": starts})
     run(trainer)
-    assert all(len(episode.turns) == 1 and len(episode.messages) == 4 for episode in trainer.last_episodes)
+    assert all(len(episode.turns) == 1 and len(episode.conversation) == 4 for episode in trainer.last_episodes)
 
 
 def test_full_fine_tuning_with_a_reference(tiny: str, folder: Path) -> None:
