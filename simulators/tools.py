@@ -51,7 +51,7 @@ class Tool:
         hints = {key: kind for key, kind in get_type_hints(self.function).items() if key != "return"}
         parameters = inspect.signature(self.function).parameters
         if not name.isidentifier() or not summary or any(key not in hints for key in parameters):
-            raise ConfigurationError(f"tool {name or self.function!r} needs a name, a docstring, and a type for every parameter")
+            raise ConfigurationError(f"tool {name!r} needs a name, a docstring, and a type for every parameter")
         given = tuple(key for key, kind in hints.items() if kind == Conversation)
         model = _arguments_model(name, {key: each for key, each in parameters.items() if key not in given}, hints, described)
         object.__setattr__(self, "name", name)

@@ -100,6 +100,8 @@ class DatasetBuilder:
             self.reward.observe(ScoredFuture(0, unprepared, unprepared.outcome, error=unprepared.error))
             return tree
         tree.metadata["goal"] = task.goal
+        if (toolbox := self.environment.toolbox_for(task)) is not None:
+            tree.metadata["tools"] = toolbox.schemas
         history_id = await self._user_turn(tree, None, task, turn=1)
         if history_id is None:
             return tree

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from collab.data.candidate_note import CandidateNote, candidate_note
-from collab.data.views import candidates, kept_nodes, mr_of, ranked_replies
+from collab.data.views import candidates, kept_nodes, messages_of, mr_of, ranked_replies
 from collab.environments.domain import BadRecord
 from collab.mr import standard_error
 from simulators.conversation import ConversationTree, Message, Node, Outcome
@@ -77,7 +77,7 @@ def public_rows(tree: ConversationTree, conv_id: int) -> Iterator[dict[str, Any]
 
 
 def _plain(tree: ConversationTree, node_id: int | None) -> list[dict[str, str]]:
-    return [message.as_dict() for message in tree.conversation(node_id)]
+    return messages_of(tree, tree.conversation(node_id))
 
 
 class PublicSchema:

@@ -1,7 +1,9 @@
 """Views of conversation trees as rows to train on: SFT conversations and DPO pairs.
 
 Rows are plain dictionaries in TRL's conversational formats, with where they came from (`task_id`, node ids) beside them, so
-that every row can be traced back to its tree.
+that every row can be traced back to its tree. Tools, calls and results are put into words (`simulators.chat_models.tool_text`),
+so that a row is text for any model. A reply that called tools is imitated (SFT), but makes no pair: DPO would train what the
+tools said.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from typing import Any
 
 from collab.data.candidate_note import candidate_note
 from collab.data.length_balance import LengthPair, balanced_by_length
-from simulators.conversation import ConversationTree, Node
+from simulators.chat_models.tool_text import tools_in_words
+from simulators.conversation import Conversation, ConversationTree, Node
 from simulators.errors import ConfigurationError
 
 
@@ -72,8 +75,25 @@ def kept_nodes(tree: ConversationTree) -> list[Node]:
 
 
 def candidates(tree: ConversationTree, user_node_id: int) -> list[Node]:
-    """Return the candidate replies to a user message, in the order they were sampled."""
-    return [node for node in tree.children(user_node_id) if candidate_note(node) is not None]
+    """Return the candidate replies to a user message, in the order they were sampled: of each turn its last message."""
+    found = []
+    for node in tree.children(user_node_id):
+        while candidate_note(node) is None and (after := tree.children(node.id)) and after[0].author in ("policy", "tool"):
+            node = after[0]
+        if candidate_note(node) is not None:
+            found.append(node)
+    return found
+
+
+def called_tools(tree: ConversationTree, reply: Node) -> bool:
+    """True for a reply that came after results of tools, or asked for one."""
+    before = None if reply.parent is None else tree.nodes[reply.parent].author
+    return before == "tool" or bool(reply.message.tool_calls)
+
+
+def messages_of(tree: ConversationTree, conversation: Conversation) -> list[dict[str, str]]:
+    """Return a conversation of a tree as rows hold it, with the tools that its policy had."""
+    return [message.as_dict() for message in tools_in_words(conversation, tree.metadata.get("tools", ()))]
 
 
 def mr_of(node: Node) -> float | None:
@@ -98,6 +118,11 @@ def ranked_replies(tree: ConversationTree, user_node_id: int) -> list[Node]:
     return sorted(scored, key=lambda node: (-(mr_of(node) or 0.0), node.id))
 
 
+def plain_replies(tree: ConversationTree, user_node_id: int) -> list[Node]:
+    """Return the ranked replies that called no tools: those that pairs are made of."""
+    return [node for node in ranked_replies(tree, user_node_id) if not called_tools(tree, node)]
+
+
 def sft_rows(trees: Iterable[ConversationTree], min_chosen_mr: float | None = None) -> Iterator[dict[str, Any]]:
     """Yield the kept conversations as `{"messages": [...], "task_id", "mr", "turns"}`, one a tree.
 
@@ -111,26 +136,28 @@ def sft_rows(trees: Iterable[ConversationTree], min_chosen_mr: float | None = No
 
 def sft_row(tree: ConversationTree, settings: PairSettings) -> dict[str, Any] | None:
     """Return a tree's kept conversation, cut before the first reply that is not good enough; None where nothing is left."""
-    messages: list[dict[str, str]] = []
     worths: list[float] = []
     good = 0
-    for node in kept_nodes(tree):
-        if node.message.role == "assistant":
+    kept = kept_nodes(tree)
+    for place, node in enumerate(kept, start=1):
+        if node.message.role == "assistant" and not node.message.tool_calls:
             worth = mr_of(node)
             if worth is None or not good_enough(node, settings):
                 break
             worths.append(worth)
-            good = len(messages) + 1
-        messages.append(node.message.as_dict())
+            good = place
     if not good:
         return None
-    return {"messages": messages[:good], "task_id": tree.task_id, "mr": sum(worths) / len(worths), "turns": len(worths)}
+    messages = messages_of(tree, tuple(node.message for node in kept[:good]))
+    return {"messages": messages, "task_id": tree.task_id, "mr": sum(worths) / len(worths), "turns": len(worths)}
 
 
 def good_enough(node: Node, settings: PairSettings) -> bool:
-    """True for a reply whose MR and components reach the thresholds for chosen replies."""
+    """True for a reply that says something and whose MR and components reach the thresholds for chosen replies."""
     worth = mr_of(node)
-    if worth is None or (settings.min_chosen_mr is not None and worth < settings.min_chosen_mr):
+    if worth is None or not node.message.content.strip():
+        return False
+    if settings.min_chosen_mr is not None and worth < settings.min_chosen_mr:
         return False
     found = components_of(node)
     return all(found.get(name) is not None and found[name] >= least for name, least in settings.min_components.items())
@@ -159,7 +186,7 @@ def pairs_of(tree: ConversationTree, settings: PairSettings, wanted: Wanted | No
         if node.message.role != "user":
             continue
         turn += 1
-        replies = ranked_replies(tree, node.id)
+        replies = plain_replies(tree, node.id)
         if wanted is not None:
             every = [(better, worse) for place, better in enumerate(replies) for worse in replies[:place:-1]]
             combinations = [each for each in every if (tree.task_id, each[0].id, each[1].id) in wanted]
@@ -180,7 +207,7 @@ def balanced_pairs(trees: Iterable[ConversationTree], settings: PairSettings) ->
         for node in kept_nodes(tree):
             if node.message.role != "user":
                 continue
-            replies = ranked_replies(tree, node.id)
+            replies = plain_replies(tree, node.id)
             lengths += [len(reply.message.content) for reply in replies]
             for place, better in enumerate(replies):
                 if not good_enough(better, settings):
@@ -197,7 +224,7 @@ def balanced_pairs(trees: Iterable[ConversationTree], settings: PairSettings) ->
 def dpo_row(tree: ConversationTree, pair: Pair) -> dict[str, Any]:
     """Return a pair as a row."""
     return {
-        "prompt": [message.as_dict() for message in tree.conversation(pair.prompt.id)],
+        "prompt": messages_of(tree, tree.conversation(pair.prompt.id)),
         "chosen": [pair.chosen.message.as_dict()],
         "rejected": [pair.rejected.message.as_dict()],
         "task_id": tree.task_id,

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from simulators.chat_models.protocol import ChatRequest, Completion
+from simulators.chat_models.reply_text import read_reply
 from simulators.conversation import Usage
 
 Script = Callable[[ChatRequest, random.Random], str | Awaitable[str]]
@@ -45,9 +46,12 @@ class ScriptedChatModel:
     async def _sample(self, request: ChatRequest, index: int) -> Completion:
         answer = self._script(request, random.Random(request.seed + index))
         text = request.reply_prefix + (await answer if inspect.isawaitable(answer) else answer)
+        found = read_reply(text, tools=bool(request.tools))
         read = sum(len(message.content.split()) for message in request.messages)
         return Completion(
-            text=text,
+            text=found.text,
+            reasoning=found.reasoning,
+            tool_calls=found.tool_calls,
             usage=Usage(prompt_tokens=read, completion_tokens=len(text.split())),
             model=self._name,
             weights_version=self._weights_version,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +21,21 @@ from collab.environments.evolving_intent.rendering import Phrases
 from collab.environments.evolving_intent.rewards import FinalTurn, IntentTracking
 from collab.environments.evolving_intent.reworded_user import RewordedUser
 from collab.environments.evolving_intent.schedule import Shape
-from collab.environments.evolving_intent.tracking import ReplyVerifier
+from collab.environments.evolving_intent.tracking import ReplyVerifier, last_reply
 from collab.rewards.component import RewardComponent
 from collab.rewards.conversation_reward import ConversationReward
 from collab.rewards.token_cost import TokenCost
 from collab.tasks.task import Task
+from simulators.conversation import Conversation
 from simulators.errors import ConfigurationError
 from simulators.seeds import derive_seed
 from simulators.users.protocol import User
 from simulators.users.scheduled import ScheduledUser
 
 DEFAULT_TURNS = 7
+
+Tools = Callable[[Task, Resources], Sequence[Callable[..., Any]]]
+"""Makes the functions that the policy may call on a task."""
 
 WORKING_PROMPT = (
     "You are helping a user who works on a task step by step. They may leave things out, correct themselves, or ask for "
@@ -45,7 +49,9 @@ class IntentDomain:
 
     `convert(record, default_id, seed)` takes a record apart by rules, or raises `BadRecord` or `Rejected`; stored conversions (of
     a pool) need no rules. `verifier` grades the last reply, `reply_verifier` replies on the way (None: only the last counts).
-    `metadata(conversion)` is what the verifier reads from the task. `held_out` is as in `Domain`.
+    `metadata(conversion)` is what the verifier reads from the task. `shown(conversation, task)` is the text that is graded of a
+    conversation that ends with a reply: the reply, unless the agent's work is elsewhere. `held_out` and `bundled` are as in
+    `Domain`.
     """
 
     name: str
@@ -55,7 +61,9 @@ class IntentDomain:
     verifier: Callable[[], RewardComponent]
     reply_verifier: Callable[[], ReplyVerifier] | None = None
     metadata: Callable[[Conversion], Mapping[str, Any]] = lambda conversion: {}
+    shown: Callable[[Conversation, Task], str] = last_reply
     held_out: Callable[[Task], str | None] = nowhere_held_out
+    bundled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,7 @@ class Setting:
 
 def domain_of(
     definition: IntentDomain,
+    make_tools: Tools | None = None,
     *,
     turns: int | None = None,
     switches: int | None = None,
@@ -88,6 +97,7 @@ def domain_of(
     mixture: Mapping[int, float] | None = None,
     exact: bool = False,
     every_arm: bool = False,
+    max_tool_calls: int = 8,
     seed: int = 0,
 ) -> Domain:
     """Return a definition as a domain.
@@ -99,7 +109,8 @@ def domain_of(
     or dump. `user="model"` lets the user model put the messages into words, `persona` gives the user a style. `tracking_weight`
     rewards the share of turns answered rightly. `exact` takes only tasks whose every target is known, `every_arm` only those that
     all arms of an evaluation can be played on.
-    Tasks that do not allow the shape are unsuitable: they are passed over and counted.
+    Tasks that do not allow the shape are unsuitable: they are passed over and counted. Where the family has tools,
+    `max_tool_calls` bounds the calls of one turn.
 
     Raises:
         ConfigurationError: for a value that an option cannot have.
@@ -134,9 +145,9 @@ def domain_of(
         )
 
     def make_reward(resources: Resources) -> ConversationReward:
-        terms: list[tuple[RewardComponent, float]] = [(FinalTurn(definition.verifier()), 1.0)]
+        terms: list[tuple[RewardComponent, float]] = [(FinalTurn(definition.verifier(), definition.shown), 1.0)]
         if definition.reply_verifier is not None:
-            terms.append((IntentTracking(definition.reply_verifier()), setting.tracking_weight))
+            terms.append((IntentTracking(definition.reply_verifier(), definition.shown), setting.tracking_weight))
         if resources.token_penalty is not None:
             terms.append((TokenCost(resources.count_tokens, resources.token_penalty), 1.0))
         return ConversationReward(terms)
@@ -149,6 +160,9 @@ def domain_of(
         make_user=make_user,
         make_reward=make_reward,
         selects=_is_no_header,
+        bundled=definition.bundled,
+        make_tools=make_tools,
+        max_tool_calls=max_tool_calls,
         held_out=definition.held_out,
         max_turns=max(shape.turns for shape, _ in setting.shapes),
         plays_to_end=True,
@@ -156,16 +170,19 @@ def domain_of(
     )
 
 
-def domain_factory(definition: IntentDomain) -> Callable[..., Domain]:
-    """Return the function that makes a definition a domain, with `domain_of`'s options, for the registry."""
+def domain_factory(definition: IntentDomain, tools: Callable[..., Tools] | None = None) -> Callable[..., Domain]:
+    """Return the function that makes a definition a domain, with `domain_of`'s options and those of `tools`, for the registry."""
+    own = inspect.signature(tools).parameters if tools is not None else {}
 
     @functools.wraps(domain_of)
     def domain(**options: Any) -> Domain:
-        return domain_of(definition, **options)
+        given = {name: options.pop(name) for name in own if name in options}
+        return domain_of(definition, tools(**given) if tools is not None else None, **options)
 
-    signature = inspect.signature(domain_of)
-    kept = [parameter for name, parameter in signature.parameters.items() if name != "definition"]
-    domain.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    shared = [each for name, each in inspect.signature(domain_of).parameters.items() if name not in ("definition", "make_tools")]
+    mine = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own.values()]
+    domain.__signature__ = inspect.Signature([*shared, *mine])  # type: ignore[attr-defined]
+    domain.__annotations__ = {**domain_of.__annotations__, **getattr(tools, "__annotations__", {})}
     return domain
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -48,15 +48,29 @@ class ReplyVerifier(Protocol):
         ...
 
 
+Shown = Callable[[Conversation, Task], str]
+"""Returns what is graded of a conversation that ends with a reply."""
+
+
+def last_reply(conversation: Conversation, task: Task) -> str:
+    """Return the text of the last reply."""
+    return conversation[-1].content
+
+
 async def track(
-    conversation: Conversation, targets: Sequence[TurnTarget], verifier: ReplyVerifier, task: Task
+    conversation: Conversation, targets: Sequence[TurnTarget], verifier: ReplyVerifier, task: Task, shown: Shown = last_reply
 ) -> tuple[Verdict, ...]:
-    """Return the verdict on the reply to every turn that was played.
+    """Return the verdict on the reply to every turn that was played; of a turn with calls of tools its last message counts.
 
     Raises:
         ScoringError: as the verifier does.
     """
-    replies = [message.content for message in conversation if message.role == "assistant"]
+    ends = [
+        end
+        for end, message in enumerate(conversation, start=1)
+        if message.role == "assistant" and (end == len(conversation) or conversation[end].role == "user")
+    ]
+    replies = [shown(conversation[:end], task) for end in ends]
     return tuple([await _verdict(reply, target, verifier, task) for reply, target in zip(replies, targets, strict=False)])
 
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from collab.environments.domain import BadRecord
-from collab.environments.evolving_intent.agentic.agent_loop import Tool
+from collab.environments.domain import BadRecord, Resources
 from collab.environments.evolving_intent.conversion import Conversion, SourceTask
-from collab.environments.evolving_intent.intent_domain import IntentDomain, domain_factory
+from collab.environments.evolving_intent.intent_domain import IntentDomain, Tools, domain_factory
 from collab.environments.evolving_intent.parts import conversion_from_parts
 from collab.environments.evolving_intent.rendering import Phrases
+from collab.environments.loading import bundled_file, read_records
 from collab.rewards.accuracy import ContainsFact
 from collab.tasks.task import Task
-from simulators.conversation import Conversation, Message
+from simulators.conversation import Message
+from simulators.errors import ConfigurationError
 
 _WORD = re.compile(r"[a-z0-9]+")
 
@@ -63,33 +64,44 @@ class WordIndex:
         return [self.documents[index] for index in order[:limit] if scores[index] > 0]
 
 
-@dataclass(frozen=True, slots=True)
-class SearchTool:
-    """The action `search`."""
+def load_corpus(source: str | None) -> WordIndex:
+    """Load documents, one a line with `title` and `text`, from a file; None is the bundled corpus.
 
-    corpus: Corpus
-    limit: int = 3
-    usage: str = "search: words to look for; shows the best documents"
+    Raises:
+        ConfigurationError: no such file, or a line is not a document.
+    """
+    if source is None:
+        with bundled_file("evolving_search_documents") as path:
+            return load_corpus(str(path))
+    documents = []
+    for where, record in read_records(source, "train"):
+        title, text = record.get("title"), record.get("text")
+        if not isinstance(title, str) or not isinstance(text, str):
+            raise ConfigurationError(f"{where}: a document needs the texts 'title' and 'text'")
+        documents.append(Document(title, text))
+    return WordIndex(tuple(documents))
 
-    async def use(self, argument: str) -> str:
-        """Return the documents found."""
-        found = await self.corpus.search(argument, self.limit)
+
+def search_tools(corpus: Corpus, results: int) -> Tools:
+    """Return what gives every task the tool `search` over one corpus."""
+
+    async def search(query: str) -> str:
+        """Search the documents and show the best ones.
+
+        Args:
+            query: words to look for
+        """
+        found = await corpus.search(query, results)
         return "\n\n".join(f"{document.title}\n{document.text}" for document in found) or "Nothing found."
 
+    def make_tools(task: Task, resources: Resources) -> Sequence[Callable[..., Any]]:
+        return (search,)
 
-@dataclass(frozen=True, slots=True)
-class SearchToolbox:
-    """The toolbox of a searching agent: the same tool on every turn, nothing to carry over."""
+    return make_tools
 
-    corpus: Corpus
 
-    def tools(self, conversation: Conversation) -> Mapping[str, Tool]:
-        """Return the search tool."""
-        return {"search": SearchTool(self.corpus)}
-
-    def closing(self, tools: Mapping[str, Tool]) -> str:
-        """Nothing is added to a reply."""
-        return ""
+def _tools(corpus: str | None = None, results: int = 3) -> Tools:
+    return search_tools(load_corpus(corpus), results)
 
 
 SEARCH_PHRASES = Phrases(
@@ -140,7 +152,8 @@ SEARCH = IntentDomain(
     convert=from_parts,
     verifier=ContainsFact,
     reply_verifier=FactVerifier,
+    bundled="evolving_search.jsonl",
 )
 
-domain = domain_factory(SEARCH)
-"""The factory of `evolving_search`; its options are `domain_of`'s."""
+domain = domain_factory(SEARCH, _tools)
+"""The factory of `evolving_search`; its options are `domain_of`'s, and `corpus` (a file) and `results` (documents a search)."""

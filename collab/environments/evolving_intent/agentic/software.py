@@ -1,113 +1,156 @@
 """Software engineering as an evolving task family: a change to a small code base, made with tools, graded by tests in a sandbox.
 
-The agent reads and writes files; what it wrote stands in its reply as fenced blocks, and later turns start from there. The
-verifier runs the task's tests. Real repositories (SWE-bench) need a container behind the same two protocols: a toolbox whose
-tools act in it, and a verifier that runs its test suite.
+The agent lists, reads and writes files, runs commands and the code's own tests. Files are what the calls of `write_file` in the
+conversation left, so a conversation can be forked anywhere; commands see a copy of them in the sandbox, and what they change is
+gone with it. The verifier runs the task's hidden tests on the file that defines the function asked for. Real repositories
+(SWE-bench) need a container behind the same functions.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collab.environments.evolving_intent.agentic.agent_loop import Tool
+from collab.environments.domain import Resources
 from collab.environments.evolving_intent.agentic.search import from_parts
 from collab.environments.evolving_intent.conversion import Conversion
-from collab.environments.evolving_intent.intent_domain import IntentDomain, domain_factory
+from collab.environments.evolving_intent.intent_domain import IntentDomain, Tools, domain_factory
 from collab.environments.evolving_intent.rendering import Phrases
 from collab.rewards.code import PassRate
 from collab.rewards.extraction import fenced_blocks
+from collab.sandbox.protocol import Ended, Limits, Program, Sandbox, SandboxError
+from collab.sandbox.selection import load_sandbox
 from collab.tasks.task import Task
-from simulators.conversation import Conversation, Message
+from simulators.conversation import Conversation, Message, ToolCall
+from simulators.errors import ToolError
 
-_BLOCK = re.compile(r"^```python file=(?P<path>[\w./-]{1,200})\n(?P<content>.*?)^```$", re.MULTILINE | re.DOTALL)
 MAX_FILE_CHARACTERS = 100_000
+MAX_FILES = 50
+_PATH = re.compile(r"(?!.*\.\.)[\w][\w./-]{0,199}")
+_TEST_RUN = (
+    "import sys, unittest\nsys.path.insert(0, '.')\nunittest.main(module=None, argv=['tests', 'discover', '-p', 'test*.py'])\n"
+)
+_RUN, _COMMAND = "run_tests.py", "_command.py"
 
 
 def workspace(files: Mapping[str, str], conversation: Conversation) -> dict[str, str]:
-    """Return the files as they stand: the task's, overlaid with what the agent's replies wrote, in order."""
+    """Return the files as they stand: the task's, overlaid with what the agent's calls wrote, in order."""
     current = dict(files)
-    for message in conversation:
-        if message.role == "assistant":
-            current |= {match["path"]: match["content"] for match in _BLOCK.finditer(message.content)}
+    for call in (call for message in conversation for call in message.tool_calls):
+        if (written := _written(call, current)) is not None:
+            current[written[0]] = written[1]
     return current
 
 
-@dataclass(slots=True)
-class _Files:
-    """The files of one turn, and which of them were written."""
-
-    current: dict[str, str]
-    written: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class ListFiles:
-    """The action `list`."""
-
-    files: _Files
-    usage: str = "list: (nothing); shows the files"
-
-    async def use(self, argument: str) -> str:
-        """Return the paths."""
-        return "\n".join(sorted(self.files.current))
+def _written(call: ToolCall, files: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the path and content that a call writes, None where it writes nothing."""
+    if call.name != "write_file":
+        return None
+    try:
+        arguments = json.loads(call.arguments)
+        path, content = arguments["path"], arguments["content"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return (path, content) if _refusal(path, content, files) is None else None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFile:
-    """The action `read`."""
-
-    files: _Files
-    usage: str = "read: path; shows a file"
-
-    async def use(self, argument: str) -> str:
-        """Return the file's content."""
-        path = argument.strip()
-        return self.files.current.get(path, f"There is no file {path!r}.")
+def _refusal(path: Any, content: Any, files: Mapping[str, str]) -> str | None:
+    if not isinstance(path, str) or not isinstance(content, str) or not _PATH.fullmatch(path):
+        return "A path is relative and has letters, digits and ./_- only; the content is a text."
+    if len(content) > MAX_FILE_CHARACTERS:
+        return f"That file is too long; it may have {MAX_FILE_CHARACTERS} characters."
+    return f"There may be {MAX_FILES} files." if path not in files and len(files) >= MAX_FILES else None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteFile:
-    """The action `write`."""
+def software_tools(find_sandbox: Callable[[], Sandbox] = load_sandbox, limits: Limits | None = None) -> Tools:
+    """Return what gives a task the tools over its files; programs run in the sandbox under `limits`."""
+    bounds = limits or Limits(cpu_s=10, wall_s=20)
 
-    files: _Files
-    usage: str = "write: path, then the whole new content on the following lines"
+    def make_tools(task: Task, resources: Resources) -> Sequence[Callable[..., Any]]:
+        given: Mapping[str, str] = task.metadata.get("files", {})
 
-    async def use(self, argument: str) -> str:
-        """Replace a file; only files of the code base can be written."""
-        path, _, content = argument.partition("\n")
-        path = path.strip()
-        if path not in self.files.current:
-            return f"There is no file {path!r} to write."
-        if len(content) > MAX_FILE_CHARACTERS:
-            return "That file is too long."
-        self.files.current[path] = "".join(block for _, block in fenced_blocks(content)) or content
-        self.files.written.add(path)
-        return f"Wrote {path}."
+        def list_files(conversation: Conversation) -> str:
+            """Show the paths of all files."""
+            return "\n".join(sorted(workspace(given, conversation)))
+
+        def read_file(path: str, conversation: Conversation) -> str:
+            """Show a file.
+
+            Args:
+                path: the file's path
+            """
+            return workspace(given, conversation).get(path, f"There is no file {path!r}.")
+
+        def write_file(path: str, content: str, conversation: Conversation) -> str:
+            """Write a file, new or not; it is then as given.
+
+            Args:
+                path: the file's path
+                content: the whole new content
+            """
+            return _refusal(path, content, workspace(given, conversation)) or f"Wrote {path}."
+
+        async def run(command: str, conversation: Conversation) -> str:
+            """Run one command on a copy of the files: python FILE [ARGUMENTS], python -c CODE, ls, cat FILES, grep TEXT [FILES].
+
+            Args:
+                command: the command line
+            """
+            return await _run(command, workspace(given, conversation), find_sandbox, bounds)
+
+        async def run_tests(conversation: Conversation) -> str:
+            """Run the tests among the files (unittest, in files called test*.py)."""
+            files = workspace(given, conversation) | {_RUN: _TEST_RUN}
+            return await _in_sandbox(Program(files, _RUN), find_sandbox, bounds)
+
+        return (list_files, read_file, write_file, run, run_tests)
+
+    return make_tools
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspaceToolbox:
-    """The toolbox of an agent that works on a task's files."""
+async def _run(command: str, files: Mapping[str, str], find_sandbox: Callable[[], Sandbox], limits: Limits) -> str:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        return f"That command cannot be read: {error}."
+    match words:
+        case ["python" | "python3", "-c", code, *arguments]:
+            return await _in_sandbox(
+                Program({**files, "_command.py": code}, "_command.py", tuple(arguments)), find_sandbox, limits
+            )
+        case ["python" | "python3", path, *arguments] if path in files:
+            return await _in_sandbox(Program(dict(files), path, tuple(arguments)), find_sandbox, limits)
+        case ["ls", *_]:
+            return "\n".join(sorted(files))
+        case ["cat", *paths] if paths and all(path in files for path in paths):
+            return "".join(files[path] for path in paths)
+        case ["grep", text, *paths] if all(path in files for path in paths):
+            lines = ((path, line) for path in paths or sorted(files) for line in files[path].splitlines())
+            return "\n".join(f"{path}: {line}" for path, line in lines if text in line) or "Nothing found."
+    return "This shell knows python FILE, python -c CODE, ls, cat FILES and grep TEXT [FILES], for files that exist."
 
-    files: Mapping[str, str]
 
-    def tools(self, conversation: Conversation) -> Mapping[str, Tool]:
-        """Return tools over the files as the conversation left them."""
-        files = _Files(workspace(self.files, conversation))
-        return {"list": ListFiles(files), "read": ReadFile(files), "write": WriteFile(files)}
+async def _in_sandbox(program: Program, find_sandbox: Callable[[], Sandbox], limits: Limits) -> str:
+    try:
+        ended = await find_sandbox().run(program, limits)
+    except SandboxError as error:
+        raise ToolError(f"a command could not be run: {error}") from None
+    said = (ended.stdout + ended.stderr).strip()
+    if ended.ended is Ended.EXITED:
+        return said if ended.exit_code == 0 and said else f"{said}\nexit code {ended.exit_code}".strip()
+    return f"{said}\nended by {ended.ended.value}".strip()
 
-    def closing(self, tools: Mapping[str, Tool]) -> str:
-        """Return what was written on this turn as fenced blocks."""
-        writer = tools["write"]
-        assert isinstance(writer, WriteFile)
-        blocks = []
-        for path in sorted(writer.files.written):
-            content = writer.files.current[path].rstrip("\n")
-            blocks.append(f"```python file={path}\n{content}\n```")
-        return "\n\n".join(blocks)
+
+def with_written_code(conversation: Conversation, task: Task) -> str:
+    """Return the last reply, with the file that defines the function asked for, where the agent wrote it."""
+    files, given = workspace(task.metadata.get("files", {}), conversation), task.metadata.get("files", {})
+    defines = re.compile(rf"^(async )?def {re.escape(task.metadata['entry_point'])}\b", re.MULTILINE)
+    written = [text for path, text in files.items() if given.get(path) != text and defines.search(text)]
+    return "\n\n".join([conversation[-1].content, *(f"```python\n{text.rstrip()}\n```" for text in written[-1:])])
 
 
 SOFTWARE_PHRASES = Phrases(
@@ -147,6 +190,11 @@ def _metadata(conversion: Conversion) -> Mapping[str, Any]:
     return {"test": conversion.task.reference, "entry_point": details["entry_point"], "files": details.get("files", {})}
 
 
+def software_tools_of_this_machine() -> Tools:
+    """Return the tools with the strongest sandbox of this machine."""
+    return software_tools()
+
+
 SOFTWARE = IntentDomain(
     name="evolving_software",
     summary="Changes to a small code base whose user adds requirements bit by bit, corrects them, and wants other changes first.",
@@ -155,7 +203,9 @@ SOFTWARE = IntentDomain(
     verifier=PassRate,
     reply_verifier=TestVerifier,
     metadata=_metadata,
+    shown=with_written_code,
+    bundled="evolving_software.jsonl",
 )
 
-domain = domain_factory(SOFTWARE)
+domain = domain_factory(SOFTWARE, software_tools_of_this_machine)
 """The factory of `evolving_software`; its options are `domain_of`'s."""
