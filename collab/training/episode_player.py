@@ -129,6 +129,8 @@ class EpisodePlayer:
             if self.settings.window_turns == 0:
                 asked = await ask_user(tree, leaf, self.environment, opening.task, seeds)
                 end = None if asked.over else tree.nodes[-1].id
+                if not asked.outcome.earns_reward:
+                    tree.metadata["stopped"] = f"turn {turn + 1}: the user failed: {asked.error}"
             if end is None:
                 break
             trunk = Future(trunk.history, [*paths[chosen].steps, Step(tree.nodes[end].message, "user", 0)])
