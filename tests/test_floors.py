@@ -10,6 +10,7 @@ FLOORS = [
     {"recipes"},
     {"collab.evaluation"},
     {"collab.training", "collab.data"},
+    {"collab.candidates"},
     {"collab.mr"},
     {"collab.environments"},
     {"collab.rewards"},

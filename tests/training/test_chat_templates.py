@@ -89,7 +89,7 @@ def test_a_conversation_grows_by_the_tokens_that_the_whole_of_it_has(family: str
     for reply, user in ((messages[1], messages[2]), (messages[3], messages[4])):
         sampled = [*tokens.encode(reply.content), tokens.stop_id]
         assert tokens.text(sampled) == reply.content
-        grown += sampled + tokens.between_replies(sampled, user.content)
+        grown += sampled + tokens.between_replies(sampled, (user,))
     assert grown == tokens.prompt_ids(messages)
 
 
@@ -98,14 +98,14 @@ def test_a_reply_that_was_cut_is_closed_by_a_stop_token_that_is_not_its_own(fami
     tokens = TurnTokens.of(tiny_tokenizer(family), None)
     cut = tokens.encode("As it")
     closed = [*cut, tokens.stop_id]
-    assert tokens.between_replies(cut, "Go on.") == [tokens.stop_id, *tokens.between_replies(closed, "Go on.")]
+    assert tokens.between_replies(cut, (Message("user", "Go on."),)) == [tokens.stop_id, *tokens.between_replies(closed, (Message("user", "Go on."),))]
 
 
 def test_a_reply_that_ends_in_another_end_token_is_closed_too() -> None:
     tokens = TurnTokens.of(tiny_tokenizer("gemma3"), None)
     end_of_text = tokens.tokenizer.eos_token_id
     assert end_of_text in tokens.eos_ids and end_of_text != tokens.stop_id
-    assert tokens.between_replies([*tokens.encode("No"), end_of_text], "Why?")[0] == tokens.stop_id
+    assert tokens.between_replies([*tokens.encode("No"), end_of_text], (Message("user", "Why?"),))[0] == tokens.stop_id
     assert tokens.text([*tokens.encode("No"), end_of_text]) == "No"
 
 

@@ -139,34 +139,43 @@ def test_a_checkpoint_empties_the_journal(tiny: str, folder: Path) -> None:
     assert [json.loads(line).get("format") for line in lines] == ["collab-episodes"]
 
 
+def rewarded(sample: int, reward: float | None) -> Any:
+    from tests.training.test_rollout_trees import episode
+
+    return episode("a", sample, reward)
+
+
+def recalled(journal: Any, name: str, sample: int) -> list[tuple[float | None, list[int]]] | None:
+    found = journal.recall(name, "a", sample)
+    return None if found is None else [(row.reward, row.completion_ids) for row in found]
+
+
 def test_failed_conversations_are_tried_again(tiny: str, folder: Path) -> None:
-    from collab.training.episode import Episode
     from collab.training.rollout_journal import RolloutJournal
 
     journal = RolloutJournal(folder, 0, "run")
-    journal.record("train0", "a", 0, [Episode("a", 0, [], reward=1.0)])
-    journal.record("train0", "a", 1, [Episode("a", 1, [], reward=None)])
+    journal.record("train0", "a", 0, [rewarded(0, 1.0)])
+    journal.record("train0", "a", 1, [rewarded(1, None)])
     journal.close()
     again = RolloutJournal(folder, 1, "run")  # another rank reads what the first left behind
-    assert again.recall("train0", "a", 0) == [Episode("a", 0, [], reward=1.0)]
-    assert again.recall("train0", "a", 1) is None and again.recall("train1", "a", 0) is None
+    assert recalled(again, "train0", 0) == [(1.0, rewarded(0, 1.0).completion_ids)]
+    assert recalled(again, "train0", 1) is None and recalled(again, "train1", 0) is None
     assert again.reused == 1
     again.close()
 
 
 def test_what_failed_in_a_rollout_that_training_went_on_from_stays_failed(folder: Path) -> None:
     """Tried again it might succeed, and the rollouts after it would be recalled although other weights had sampled them."""
-    from collab.training.episode import Episode
     from collab.training.rollout_journal import RolloutJournal
 
     journal = RolloutJournal(folder, 0, "run")
-    journal.record("train0", "a", 1, [Episode("a", 1, [], reward=None)])
+    journal.record("train0", "a", 1, [rewarded(1, None)])
     journal.move_on()  # the next rollout begins
-    journal.record("train1", "a", 1, [Episode("a", 1, [], reward=None)])
+    journal.record("train1", "a", 1, [rewarded(1, None)])
     journal.close()
     again = RolloutJournal(folder, 0, "run")
-    assert again.recall("train0", "a", 1) == [Episode("a", 1, [], reward=None)]
-    assert again.recall("train1", "a", 1) is None
+    assert recalled(again, "train0", 1) == [(None, rewarded(1, None).completion_ids)]
+    assert recalled(again, "train1", 1) is None
     again.close()
 
 
