@@ -4,12 +4,15 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from collab.environments.registry import load_domain
 from recipes.command_line import RECIPES
+from simulators.conversation import Message, ToolCall
 from simulators.errors import ConfigurationError
+from simulators.tools import Toolbox
 from simulators.tree_file import read_trees
 from tests.conftest import REPOSITORY
 from tests.recipes.conftest import Collab
@@ -27,7 +30,7 @@ def commands(page: str = "own_domain.md") -> list[list[str]]:
 
 
 def test_the_example_of_the_page_runs(collab: Collab, tmp_path: Path) -> None:
-    (source,) = blocks("python")
+    source, _ = blocks("python")
     (tmp_path / "packing.py").write_text(source, encoding="utf-8")
     (records,) = blocks("json")
     (tmp_path / "trips.jsonl").write_text(records, encoding="utf-8")
@@ -94,6 +97,17 @@ def test_the_make_targets_of_the_readme_are_there() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+async def test_the_tools_of_the_page_can_be_called() -> None:
+    module: dict[str, Any] = {}
+    exec(compile("\n".join(blocks("python")), "own_domain.md", "exec"), module)
+    box = Toolbox.of(module["make_tools"](None, None))
+    place = box.schemas[0]["function"]["parameters"]["properties"]["place"]
+    assert place == {"type": "string", "description": "a town or a region"}
+    assert await box.call(ToolCall("weather", '{"place": "Oslo", "month": "January"}'), ()) == "cold"
+    asked = Message("assistant", "", tool_calls=(ToolCall("weather", "{}"),))
+    assert await box.call(ToolCall("calls_so_far"), (asked,)) == "1"
+
+
 @pytest.mark.parametrize("page", GUIDES)
 def test_the_python_examples_of_a_guide_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     saved = saved_files(page).values()
@@ -128,7 +142,7 @@ def test_the_user_of_the_guide_leaves_early_and_says_so(collab: Collab, tmp_path
 
 
 def test_the_page_lists_options_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (source,) = blocks("python")
+    source, _ = blocks("python")
     (tmp_path / "packing_options.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert load_domain("packing_options:domain", {"token_penalty": 0.01}).name == "packing"
