@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collab.tasks.task import Task
-from collab.training.token_sampling import SampledReply
+from simulators.chat_models.token_sampler import SampledReply
 from simulators.conversation import Conversation, Message, Outcome
 from simulators.errors import ConfigurationError
 from simulators.seeds import derive_seed
@@ -79,6 +79,8 @@ class Episode:
 
     def append_reply(self, reply: SampledReply) -> None:
         """Add a sampled reply: its ids, all of them the policy's own."""
+        if reply.logprobs is None:
+            raise ConfigurationError("the engine tells no log-probabilities, and training needs them")
         start = len(self.completion_ids)
         self.completion_ids += reply.token_ids
         self.policy_mask += [1] * len(reply.token_ids)

@@ -19,11 +19,10 @@ from collab.mr import MREstimate, MultiturnReward, score_future
 from collab.tasks.task import Task
 from collab.training.episode import Episode, EpisodeStart, Opening
 from collab.training.event_loop import gather_all
-from collab.training.live_policy import LivePolicy
 from collab.training.online_settings import RolloutSettings
-from collab.training.token_sampling import SampledReply, TokenSampler
 from collab.training.turn_tokens import TurnTokens
-from simulators.chat_models.protocol import SamplingSettings
+from simulators.chat_models.protocol import ChatModel, SamplingSettings
+from simulators.chat_models.token_sampler import SampledReply, TokenSampler
 from simulators.conversation import Conversation, Message, Outcome
 from simulators.errors import ChatModelError, ContextOverflow, SimulatorError
 from simulators.forward_sampling import Future, SeedOf, Step, future_seeds
@@ -38,7 +37,7 @@ class EpisodePlayer:
     environment: Environment
     sampler: TokenSampler
     tokens: TurnTokens
-    policy: LivePolicy
+    policy: ChatModel
     settings: RolloutSettings
     token_limit: int
     seed: int

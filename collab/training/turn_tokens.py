@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collab.training.chat_templates import training_chat_template
+from simulators.chat_models.chat_template import ChatTemplate
 from simulators.conversation import Conversation, Message
 from simulators.errors import ConfigurationError
 
@@ -49,6 +50,11 @@ class TurnTokens:
         tokens = cls(tokenizer, template, stop_id, eos_ids)
         tokens._check_round_trip()
         return tokens
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The template as a chat model takes it."""
+        return ChatTemplate(self.tokenizer, "the policy", self.template)
 
     def prompt_ids(self, messages: Conversation) -> list[int]:
         """Return the ids of a conversation rendered for a reply.

@@ -1,9 +1,9 @@
 """What a model's raw text holds: the visible reply, the thought before it, and calls of tools.
 
-The one place where they are taken apart, whichever backend wrote the text. Thoughts stand between <think> and </think>, as Qwen 3,
-DeepSeek R1 and their kin write them; a template may open the thought itself, and a reply that was cut in the middle of one has
-nothing visible. Calls are read where tools were offered: Hermes and Qwen write JSON between <tool_call> and </tool_call>, Llama 3
-writes nothing but JSON. A call that cannot be read keeps its text and has no name, so that the model can be told.
+The one place where they are taken apart, whichever backend wrote the text. Thoughts stand between <think> and </think>, as Qwen
+3, DeepSeek R1 and their kin write them; a template may open the thought itself, and a reply that was cut in the middle of one
+has nothing visible. Calls are read where tools were offered: Hermes and Qwen write JSON between <tool_call> and </tool_call>,
+Llama 3 writes nothing but JSON. A call that cannot be read keeps its text and has no name, so that the model can be told.
 """
 
 from __future__ import annotations
@@ -33,9 +33,14 @@ class ReplyText:
 
 def read_reply(raw: str, *, thought_open: bool = False, tools: bool = False) -> ReplyText:
     """Take a raw text apart. `thought_open`: the prompt ended in an opened thought; `tools`: calls are to be read."""
-    text, reasoning, cut = _without_thoughts(raw, thought_open)
+    text, reasoning, cut = _without_thoughts(well_formed(raw), thought_open)
     text, calls = _without_calls(text) if tools else (text, ())
     return ReplyText(text, reasoning, calls, cut)
+
+
+def well_formed(text: str) -> str:
+    """Replace lone surrogates: JSON may hold them, and no file can."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _without_thoughts(raw: str, thought_open: bool) -> tuple[str, str, bool]:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from simulators.chat_models.protocol import ChatRequest, Completion
+from simulators.chat_models.reply_text import read_reply
 from simulators.conversation import Usage
 
 Script = Callable[[ChatRequest, random.Random], str | Awaitable[str]]
@@ -16,8 +17,8 @@ Script = Callable[[ChatRequest, random.Random], str | Awaitable[str]]
 class ScriptedChatModel:
     """Answers with `script(request, rng)`, where `rng` is seeded from the request: same request and seed, same reply.
 
-    `latency_s` makes each call wait, as a server would. The request's `reply_prefix` is put before the script's text.
-    Token counts are words.
+    `latency_s` makes each call wait, as a server would. The request's `reply_prefix` is put before the script's text, which is
+    taken apart like any model's (thoughts, calls of tools). Token counts are words.
     """
 
     def __init__(self, script: Script, name: str = "scripted", latency_s: float = 0.0, weights_version: str = "0") -> None:
@@ -45,13 +46,16 @@ class ScriptedChatModel:
     async def _sample(self, request: ChatRequest, index: int) -> Completion:
         answer = self._script(request, random.Random(request.seed + index))
         text = request.reply_prefix + (await answer if inspect.isawaitable(answer) else answer)
-        read = sum(len(message.content.split()) for message in request.messages)
+        asked = sum(len(message.content.split()) for message in request.messages)
+        reply = read_reply(text, tools=bool(request.tools))
         return Completion(
-            text=text,
-            usage=Usage(prompt_tokens=read, completion_tokens=len(text.split())),
+            text=reply.text,
+            usage=Usage(prompt_tokens=asked, completion_tokens=len(text.split())),
             model=self._name,
             weights_version=self._weights_version,
             latency_s=self._latency_s,
+            reasoning=reply.reasoning,
+            tool_calls=reply.tool_calls,
         )
 
     async def aclose(self) -> None:

@@ -14,9 +14,9 @@ from collab.tasks.task import Task
 from collab.training.episode import Episode, EpisodeStart
 from collab.training.episode_player import EpisodePlayer
 from collab.training.event_loop import gather_all
-from collab.training.live_policy import LivePolicy
 from collab.training.turn_tokens import TurnTokens
 from simulators.chat_models.protocol import SamplingSettings
+from simulators.chat_models.template_model import TemplateChatModel
 from simulators.conversation import Message, Outcome
 from simulators.errors import ChatModelError, ConfigurationError, SimulatorError
 from tests.training import toy
@@ -30,7 +30,7 @@ def player(
     script: Callable[[str, int], str], environment: Environment | None = None, limit: int = 400, **changes: Any
 ) -> EpisodePlayer:
     sampler = ScriptedSampler(TOKENS, script)
-    policy = LivePolicy(sampler, TOKENS, lambda: "step0")
+    policy = TemplateChatModel(sampler, TOKENS.chat_template, "policy", lambda: "step0")
     return EpisodePlayer(environment or toy.environment(), sampler, TOKENS, policy, rollout(**changes), limit, seed=5)
 
 
@@ -312,7 +312,7 @@ async def test_the_live_policy_is_a_chat_model_with_the_current_version() -> Non
 
     version = "step1"
     sampler = ScriptedSampler(TOKENS, lambda prompt, seed: f"{seed}")
-    policy = LivePolicy(sampler, TOKENS, lambda: version)
+    policy = TemplateChatModel(sampler, TOKENS.chat_template, "policy", lambda: version)
     request = ChatRequest((Message("user", "Hi"),), SamplingSettings(4), n=2, seed=7, reply_prefix="")
     completions = await policy.complete(request)
     assert [completion.text for completion in completions] == ["7", "8"]
