@@ -26,14 +26,12 @@ from collab.training.credit import Advantages, TurnValues, count_groups
 from collab.training.episode import Episode, EpisodeStart
 from collab.training.episode_player import EpisodePlayer
 from collab.training.event_loop import TrainingThread
-from collab.training.live_policy import LivePolicy
 from collab.training.online_settings import RolloutSettings
 from collab.training.rollout import Rollout, sampling_mode
 from collab.training.rollout_journal import RolloutJournal
 from collab.training.rollout_trees import RolloutTrees, log_table
 from collab.training.step_window import StepGuard, StepWindow
 from collab.training.token_policy import TokenPolicy
-from collab.training.token_sampling import TokenSampler, TransformersSampler
 from collab.training.trl_rows import (
     EpochOrder,
     conversation_reward,
@@ -45,7 +43,11 @@ from collab.training.trl_rows import (
 )
 from collab.training.turn_tokens import TurnTokens
 from collab.training.weight_sync import SharedWeights, WeightSync
+from simulators.chat_models.dispatcher import Dispatcher
 from simulators.chat_models.protocol import SamplingSettings
+from simulators.chat_models.template_model import TemplateChatModel
+from simulators.chat_models.token_sampler import TokenSampler
+from simulators.chat_models.transformers_model import context_tokens
 from simulators.conversation import Outcome
 from simulators.errors import ConfigurationError, TooManyFailures
 
@@ -121,7 +123,7 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
         player = EpisodePlayer(
             source.environment,
             TokenPolicy(sampler, tokens, sampling, source.token_limit, version, rollout.system_prompt),
-            LivePolicy(sampler, tokens, version),
+            TemplateChatModel(sampler, tokens, "policy", version),
             rollout,
             source.seed,
             source.continue_from,
@@ -153,15 +155,11 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
                 "rollout.engine transformers samples on each rank by itself, and FSDP and DeepSpeed ZeRO-3 spread the weights "
                 "over ranks; set rollout.engine to vllm_server or vllm_in_process, or use DDP or ZeRO-2"
             )
-        sampler = TransformersSampler(
-            self.model,
-            tokens.tokenizer,
-            tokens.eos_ids,
-            max_batch_size=settings.max_batch_size,
-            precision=self.accelerator.autocast,
-            executor=training_thread,
-        )
-        return sampler, SharedWeights()
+        from simulators.chat_models.transformers_decoding import TransformersEngine
+
+        engine = TransformersEngine(self.model, tokens.tokenizer, tokens.eos_ids, self.accelerator.autocast)
+        context, most = context_tokens(self.model), settings.max_batch_size
+        return Dispatcher(engine, "the policy", context, most, training_thread, closes=False), SharedWeights()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
         """Play conversations for TRL's rows, have TRL score their tokens, and turn the result into what the loss needs."""

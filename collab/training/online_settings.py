@@ -13,17 +13,21 @@ from simulators.errors import ConfigurationError
 class VLLMSettings:
     """The vLLM engine that samples, where one does.
 
-    `server_url` is the root of a vLLM server started for training (`docs/gpu.md` has the command). The others are for vLLM in
-    the training process: the share of a GPU's memory it may take, and its context in tokens (None: the model's own);
-    `cpu_options` are more options of `vllm.LLM`, for an engine on CPU.
+    `server_url` is the root of a vLLM server started for training (`docs/gpu.md` has the command), or a list of them, which must
+    be on this machine's CPU. The others are for vLLM in the training process: the share of a GPU's memory it may take, and its
+    context in tokens (None: the model's own); `cpu_options` are more arguments of vLLM's `EngineArgs`, for an engine on CPU.
     """
 
-    server_url: str = "http://127.0.0.1:8000"
+    server_url: str | list[str] = "http://127.0.0.1:8000"
     server_timeout_s: float = 600.0
     group_port: int = 51216
     memory_share: float = 0.3
     context_tokens: int | None = None
     cpu_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def server_urls(self) -> list[str]:
+        return [self.server_url] if isinstance(self.server_url, str) else list(self.server_url)
 
 
 @dataclass(slots=True)

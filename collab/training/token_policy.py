@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from collab.training.turn_tokens import TurnTokens
+from simulators.chat_models.chat_template import opens_thought
 from simulators.chat_models.protocol import Completion, SamplingSettings
 from simulators.chat_models.reply_text import read_reply
 from simulators.chat_models.token_sampler import TokenSampler
 from simulators.conversation import Message, Usage
-from simulators.errors import ContextOverflow
+from simulators.errors import ConfigurationError, ContextOverflow
 from simulators.forward_sampling import Future
 from simulators.tools import Toolbox
 
@@ -51,7 +52,11 @@ class TokenPolicy:
         sampling = replace(self.sampling, max_tokens=min(self.sampling.max_tokens, room))
         started = time.perf_counter()
         (reply,) = await self.sampler.sample([*before, *context], sampling, seed)
-        found = read_reply(reply.text, tools=toolbox is not None)
+        if reply.logprobs is None:
+            raise ConfigurationError(
+                "the engine tells no log-probabilities, and training needs them; use another rollout.engine"
+            )
+        found = read_reply(reply.text, thought_open=opens_thought(self.tokens, context), tools=toolbox is not None)
         return Completion(
             text=found.text,
             finish_reason=reply.finish_reason,

@@ -13,9 +13,11 @@ import json
 import shutil
 import tempfile
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from simulators.chat_models.server_options import api_urls
 from simulators.errors import ChatModelError
 
 
@@ -51,18 +53,18 @@ class TRLTransfer:
 
 
 class SharedMemoryReload:
-    """For a vLLM server on this machine's CPU: the weights are written to memory, and the server told to load them from there.
+    """For vLLM servers on this machine's CPU: the weights are written to memory, and the servers told to load them from there.
 
-    The server must run with VLLM_SERVER_DEV_MODE=1 and see the same /dev/shm. The files are removed when the process ends.
+    They must run with VLLM_SERVER_DEV_MODE=1 and see the same /dev/shm. The files are removed when the process ends.
     """
 
-    def __init__(self, generation: Any, server_url: str) -> None:
+    def __init__(self, generation: Any, server_urls: Sequence[str]) -> None:
         self._generation = generation
-        self._url = server_url.rstrip("/")
+        self._roots = [root for _, root in api_urls(server_urls)]
         self._folder: Path | None = None
 
     def push(self) -> None:
-        """Write the weights on rank 0 and have the server load them."""
+        """Write the weights on rank 0 and have the servers load them."""
         import torch
         from safetensors.torch import save_file
 
@@ -76,8 +78,9 @@ class SharedMemoryReload:
             partial = folder / "model.partial"
             save_file(weights, partial)
             partial.replace(folder / "model.safetensors")
-            self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
-            self._post("/reset_prefix_cache", {})
+            for root in self._roots:
+                _post(root, "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+                _post(root, "/reset_prefix_cache", {})
         self._generation.accelerator.wait_for_everyone()
 
     def _shared_folder(self) -> Path:
@@ -86,18 +89,6 @@ class SharedMemoryReload:
             self._folder = Path(tempfile.mkdtemp(prefix="collab-weights-", dir=memory if memory.is_dir() else None))
             atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
         return self._folder
-
-    def _post(self, path: str, body: dict[str, Any]) -> None:
-        request = urllib.request.Request(
-            self._url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
-        )
-        try:
-            with contextlib.closing(urllib.request.urlopen(request, timeout=600)):
-                pass
-        except OSError as error:
-            raise ChatModelError(
-                f"the vLLM server at {self._url} did not take the new weights ({error}); start it with VLLM_SERVER_DEV_MODE=1"
-            ) from None
 
 
 class RunnerReload:
@@ -113,3 +104,14 @@ class RunnerReload:
         weights = ((name, parameter.detach().to(dtype)) for name, parameter in self._generation._iter_named_params())
         runner.reload_weights(weights_iterator=weights)
         self._generation.llm.reset_prefix_cache()
+
+
+def _post(root: str, path: str, body: dict[str, Any]) -> None:
+    request = urllib.request.Request(root + path, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST")
+    try:
+        with contextlib.closing(urllib.request.urlopen(request, timeout=600)):
+            pass
+    except OSError as error:
+        raise ChatModelError(
+            f"the vLLM server at {root} did not take the new weights ({error}); start it with VLLM_SERVER_DEV_MODE=1"
+        ) from None

@@ -9,59 +9,71 @@ from __future__ import annotations
 
 import functools
 import json
+import re
+from collections.abc import Set
 from typing import Any
 
 from simulators.chat_models.protocol import ChatRequest, Completion, FinishReason
+from simulators.chat_models.reply_text import ReplyText, read_reply, well_formed
 from simulators.chat_models.server_errors import AttemptFailed
-from simulators.conversation import Message, Usage
+from simulators.chat_models.server_options import ServerOptions
+from simulators.conversation import Message, ToolCall, Usage
 from simulators.errors import ChatModelError
 
 _SEED_RANGE = 2**31  # what every server takes; the prompt tells equal seeds of different draws apart
 
+_COMPLAINTS = {
+    "max_tokens": re.compile("max_completion_tokens"),
+    "seed": re.compile(r"\bseed\b", re.IGNORECASE),
+    "logprobs": re.compile("logprobs", re.IGNORECASE),
+}
 
-def request_body(
-    request: ChatRequest,
-    model: str,
-    *,
-    n: int = 1,
-    seed: int | None = None,
-    with_schema: bool = False,
-    extensions: bool = False,
-    token_ids: bool = False,
-    logprobs: bool = False,
-    limit_name: str = "max_tokens",
-) -> bytes:
-    """Return the JSON body of one request. `seed` None sends none; `limit_name` is what the server calls max_tokens."""
+
+def request_body(request: ChatRequest, model: str, options: ServerOptions, left_out: Set[str]) -> bytes:
+    """Return the JSON body of one request, without the parts that are left out (see `refused_part`)."""
     sampling = request.sampling
     messages = [_written(message) if message.role == "system" else json.dumps(message.as_dict()) for message in request.messages]
     body: dict[str, Any] = {
         "model": model,
-        limit_name: sampling.max_tokens,
+        "max_completion_tokens" if "max_tokens" in left_out else "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
     }
-    if n > 1:
-        body["n"] = n
-    if seed is not None:
-        body["seed"] = seed % _SEED_RANGE
+    if request.n > 1:
+        body["n"] = request.n
+    if "seed" not in left_out:
+        body["seed"] = request.seed % _SEED_RANGE
     if sampling.stop:
         body["stop"] = list(sampling.stop)
         if sampling.include_stop:
             body["include_stop_str_in_output"] = True
-    if sampling.top_k or extensions:  # vLLM takes a missing top_k from the model's own generation config
+    if sampling.top_k or options.extensions:  # vLLM takes a missing top_k from the model's own generation config
         body["top_k"] = sampling.top_k
-    if logprobs:
+    if "logprobs" not in left_out:
         body["logprobs"] = True
-    if token_ids:
+    if options.token_ids:
         body["return_token_ids"] = True
+    if request.tools:
+        body |= {"tools": list(request.tools), "tool_choice": "auto"}
     if request.reply_prefix:
         messages.append(json.dumps({"role": "assistant", "content": request.reply_prefix}))
         body["add_generation_prompt"] = False
         body["continue_final_message"] = True
-    if with_schema and request.json_schema is not None:
+    if request.json_schema is not None and "response_format" not in left_out:
         schema = {"name": "reply", "schema": request.json_schema}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return f'{{"messages": [{", ".join(messages)}], {json.dumps(body)[1:]}'.encode("ascii")
+
+
+def refused_part(complaint: str, left_out: Set[str], request: ChatRequest) -> str | None:
+    """Return which part of a request a refusal is about, where the call can do without it; None where it cannot.
+
+    Newer APIs have another name for max_tokens; a schema may be what is wrong whatever the server says.
+    """
+    for part, named in _COMPLAINTS.items():
+        if part not in left_out and named.search(complaint):
+            return part
+    return "response_format" if request.json_schema is not None and "response_format" not in left_out else None
 
 
 @functools.lru_cache(maxsize=256)
@@ -99,9 +111,10 @@ def read_response(
             token_ids, logprobs = _tokens(choice, head, keep_logprobs)
             share = usage.completion_tokens // len(choices) + (position < usage.completion_tokens % len(choices))
             sampled = len(token_ids) - len(head or ()) if token_ids is not None else share
+            reply = _reply(choice["message"], request, usage)
             completions.append(
                 Completion(
-                    text=request.reply_prefix + _text(choice, usage),
+                    text=reply.text,
                     finish_reason=_finish_reason(choice),
                     token_ids=token_ids,
                     logprobs=logprobs,
@@ -109,6 +122,8 @@ def read_response(
                     model=str(data.get("model") or ""),
                     weights_version=weights_version,
                     latency_s=latency_s,
+                    reasoning=reply.reasoning,
+                    tool_calls=reply.tool_calls,
                 )
             )
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -118,17 +133,40 @@ def read_response(
     return completions
 
 
-def _text(choice: dict[str, Any], usage: Usage) -> str:
-    message = choice["message"]
-    text = message.get("content")
-    if text is None:
-        text = message.get("refusal") or ""
-    if not isinstance(text, str):
+def _reply(message: dict[str, Any], request: ChatRequest, usage: Usage) -> ReplyText:
+    """Tell visible text, reasoning and calls of tools apart, which servers do more or less of themselves.
+
+    A model may really say nothing (its first token ends the reply): then tokens were counted. A server's slip has none.
+    """
+    text, thought = _content(message.get("content"))
+    thought = thought or message.get("reasoning_content") or message.get("reasoning") or ""
+    calls = tuple(_call(call["function"], call.get("id")) for call in message.get("tool_calls") or ())
+    if not (text or thought or calls):
+        text = _content(message.get("refusal"))[0]
+        if not text and not usage.completion_tokens:
+            raise AttemptFailed("the reply is empty")
+    if not isinstance(thought, str):
+        raise TypeError("reasoning is not a text")
+    read = read_reply(request.reply_prefix + text, tools=bool(request.tools) and not calls)
+    reasoning = "\n\n".join(part for part in (well_formed(thought), read.reasoning) if part)
+    return ReplyText(read.text, reasoning, calls or read.tool_calls)
+
+
+def _content(content: Any) -> tuple[str, str]:
+    """Return text and reasoning of a message's content: a text, nothing, or a list of parts."""
+    if isinstance(content, list):
+        texts = [part.get("text") or "" for part in content if part["type"] in ("text", "output_text")]
+        thoughts = [part.get("thinking") or part.get("reasoning") or "" for part in content]
+        return "".join(texts), "".join(_content(thought)[0] for thought in thoughts)
+    if content is not None and not isinstance(content, str):
         raise TypeError("content is not a text")
-    # A model may really say nothing (its first token ends the reply): then tokens were counted. A server's slip has none.
-    if not text and not usage.completion_tokens:
-        raise AttemptFailed("the reply is empty")
-    return text
+    return content or "", ""
+
+
+def _call(function: dict[str, Any], number: Any) -> ToolCall:
+    arguments = function.get("arguments") or {}
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(str(function.get("name") or ""), well_formed(written), str(number or ""))
 
 
 def _finish_reason(choice: dict[str, Any]) -> FinishReason:

@@ -34,16 +34,17 @@ class Connection:
         self._session: aiohttp.ClientSession | None = None
         self._holder: AsyncGenerator[None, None] | None = None
 
-    async def post(self, url: URL, body: bytes, timeout_s: float) -> tuple[int, bytes, str | None]:
-        """Send one POST request; return (status, body, Retry-After header).
+    async def send(self, url: URL, body: bytes | None, timeout_s: float) -> tuple[int, bytes, str | None]:
+        """Send one POST request (a GET without a body); return (status, body, Retry-After header).
 
         Raises:
             AttemptFailed: no response came, or not a whole one. `unreachable` says that nobody answered at all.
         """
         session = self._session if self._is_open() else await self.open()
         assert session is not None
+        sent = session.request("GET" if body is None else "POST", url, data=body, allow_redirects=False)
         try:
-            async with asyncio.timeout(timeout_s), session.post(url, data=body, allow_redirects=False) as response:
+            async with asyncio.timeout(timeout_s), sent as response:
                 raw = await _read(response)
                 if response.status != 200:  # error texts are shown, and some servers quote the key in them
                     raw = self._without_key(raw)

@@ -33,9 +33,14 @@ class ReplyText:
 
 def read_reply(raw: str, *, thought_open: bool = False, tools: bool = False) -> ReplyText:
     """Take a raw text apart. `thought_open`: the prompt ended in an opened thought; `tools`: calls are to be read."""
-    text, reasoning, cut = _without_thoughts(raw, thought_open)
+    text, reasoning, cut = _without_thoughts(well_formed(raw), thought_open)
     text, calls = _without_calls(text) if tools else (text, ())
     return ReplyText(text, reasoning, calls, cut)
+
+
+def well_formed(text: str) -> str:
+    """Replace lone surrogates: JSON may hold them, and no file can."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _without_thoughts(raw: str, thought_open: bool) -> tuple[str, str, bool]:

@@ -3,38 +3,34 @@
     ChatServer("http://localhost:8000", "Qwen/Qwen3-4B", ServerOptions(extensions=True))
     ChatServer("https://api.example.com/v1", "some-model", ServerOptions(api_key_env="SOME_API_KEY"))
 
-A call is attempted until it is answered or its deadline is spent; what a failure means is decided in `server_errors`, where a
-call goes in `endpoints`, what is sent and read in `chat_completions`. A server that is not there when it is first called is a
-mistake in the configuration; one that was there before is waited for.
+What is sent and read is in `chat_completions`, attempts and failures in `server_client`. Where a server refuses something that a
+call can do without (a seed, say), the call leaves it out and goes on, and so do all calls after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from yarl import URL
-
-from simulators.chat_models.chat_completions import read_response, request_body
-from simulators.chat_models.concurrency_limit import AdaptiveLimit
-from simulators.chat_models.connection import Connection
-from simulators.chat_models.endpoints import Endpoint, EndpointPool
+from simulators.chat_models.chat_completions import read_response, refused_part, request_body
+from simulators.chat_models.endpoints import Endpoint
 from simulators.chat_models.lora_adapters import Adapter, adapter_version
 from simulators.chat_models.protocol import ChatRequest, Completion
-from simulators.chat_models.retry import backoff_s
-from simulators.chat_models.server_errors import AttemptFailed, ModelNotServed, RequestRefused, error_of
-from simulators.chat_models.server_options import ServerOptions, api_urls
+from simulators.chat_models.server_client import ServerClient
+from simulators.chat_models.server_errors import ModelNotServed, RequestRefused
+from simulators.chat_models.server_options import ServerOptions
 from simulators.conversation import Usage
 from simulators.errors import ChatModelError, ConfigurationError
 
 __all__ = ["ChatServer", "ServerOptions"]
+
+logger = logging.getLogger(__name__)
 
 _AFFINITY_CHARACTERS = 256
 
@@ -52,16 +48,14 @@ class ChatServer:
         self._options = options = options or ServerOptions()
         self._model = model
         self._adapter = Adapter(adapter) if adapter else None
-        urls = api_urls(base_urls)
-        most = options.concurrency_cap(len(urls))
-        endpoints = [Endpoint(url, root, AdaptiveLimit(options.initial_concurrency, most)) for url, root in urls]
-        self._pool = EndpointPool(endpoints, patience_s=options.deadline_s)
-        self._chat_urls = {endpoint.url: URL(endpoint.url + "/chat/completions") for endpoint in endpoints}
-        self._connection = Connection(options.request_headers(), options.connect_timeout_s, self._pool.reset)
-        self._rng = random.Random()  # for back-off only: nothing that is sampled depends on it
-        self._schema_refused = options.json_schema == "never"
+        self._client = ServerClient(base_urls, model, options)
+        never = {
+            "response_format": options.json_schema == "never",
+            "seed": not options.send_seed,
+            "logprobs": options.logprobs == "none",
+        }
+        self._left_out = frozenset(part for part, is_never in never.items() if is_never)
         self._one_sample_a_call = False
-        self._limit_name = "max_tokens"
         self._calls_of_adapter: Counter[str] = Counter()
         self._retired_adapters: set[str] = set()
         self._unloading: set[asyncio.Task[None]] = set()
@@ -77,7 +71,7 @@ class ChatServer:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         """The servers, with their present limits and counts, to look at."""
-        return self._pool.endpoints
+        return self._client.pool.endpoints
 
     def __repr__(self) -> str:
         return f"ChatServer({[endpoint.url for endpoint in self.endpoints]}, {self._model!r})"
@@ -125,75 +119,38 @@ class ChatServer:
         return completions
 
     async def _call(self, request: ChatRequest, adapter: Adapter | None) -> list[Completion]:
-        """Make attempts until one is answered, the deadline is spent, or trying again makes no sense."""
-        options, pool = self._options, self._pool
-        affinity = _affinity(request) if len(pool.endpoints) > 1 else b""
-        with_schema = request.json_schema is not None and not self._schema_refused
-        failures = costly = 0
-        spent_s = 0.0
+        left_out: set[str] = set()
         restored = False
-        await self._connection.open()
-        while True:
-            endpoint = await pool.acquire(affinity, again=failures > 0)
-            epoch = endpoint.limit.epoch
-            started = time.monotonic()
-            try:
-                timeout_s = min(options.attempt_timeout_s, options.deadline_s - spent_s)
-                completions = await self._attempt(endpoint, request, adapter, with_schema, timeout_s)
-                pool.note_answer(endpoint)
-                if request.json_schema is not None and not with_schema:
-                    self._schema_refused = True
-                return completions
-            except AttemptFailed as error:
-                self._note_failure(endpoint, error, epoch)
-                failure = error
-            except RequestRefused as error:
-                pool.note_answer(endpoint)
-                if self._can_do_without(str(error)):
-                    continue
-                if not with_schema:
-                    raise
-                with_schema = False
-                continue
-            except ModelNotServed:
-                pool.note_answer(endpoint)
-                if adapter is None or adapter.path is None or restored:
-                    raise
+
+        async def attempt(endpoint: Endpoint, timeout_s: float) -> list[Completion]:
+            left_out.update(self._left_out)
+            return await self._attempt(endpoint, request, adapter, left_out, timeout_s)
+
+        async def recover(endpoint: Endpoint, error: ChatModelError | ModelNotServed) -> bool:
+            nonlocal restored
+            if isinstance(error, ModelNotServed) and adapter is not None and adapter.path is not None and not restored:
                 restored = True  # a server that was restarted has lost what was loaded
                 await self._load(endpoint, adapter)
-                continue
-            except ChatModelError:
-                pool.note_answer(endpoint)
-                raise
-            finally:
-                pool.release(endpoint)
-                spent_s += time.monotonic() - started
-            failures += 1
-            costly += failure.may_cost
-            wait_s = max(backoff_s(failures, options.first_backoff_s, self._rng), failure.retry_after_s or 0.0)
-            if costly >= options.max_attempts or spent_s + wait_s >= options.deadline_s:
-                raise ChatModelError(f"{self._model}: {failure}; given up after {failures} attempts in {spent_s:.1f} s")
-            await asyncio.sleep(wait_s)
-            spent_s += wait_s
+                return True
+            part = refused_part(str(error), left_out, request) if isinstance(error, RequestRefused) else None
+            left_out.update({part} if part else ())
+            return part is not None
+
+        affinity = _affinity(request) if len(self.endpoints) > 1 else b""
+        completions = await self._client.call(affinity, attempt, recover)
+        if learnt := left_out - self._left_out:
+            logger.warning("%s: the server refuses %s, which is left out from now on", self._model, ", ".join(sorted(learnt)))
+            self._left_out |= learnt
+        return completions
 
     async def _attempt(
-        self, endpoint: Endpoint, request: ChatRequest, adapter: Adapter | None, with_schema: bool, timeout_s: float
+        self, endpoint: Endpoint, request: ChatRequest, adapter: Adapter | None, left_out: set[str], timeout_s: float
     ) -> list[Completion]:
         options = self._options
         model = adapter.served_name if adapter else self._model
-        body = request_body(
-            request,
-            model,
-            n=request.n,
-            seed=request.seed if options.send_seed else None,
-            with_schema=with_schema,
-            extensions=options.extensions,
-            token_ids=options.token_ids,
-            logprobs=options.logprobs != "none",
-            limit_name=self._limit_name,
-        )
         started = time.monotonic()
-        data = await self._post(endpoint, self._chat_urls[endpoint.url], body, timeout_s)
+        body = request_body(request, model, options, left_out)
+        data = await self._client.send(endpoint, endpoint.url + "/chat/completions", body, timeout_s)
         latency_s = time.monotonic() - started
         prompt = None
         if request.reply_prefix and options.token_ids:
@@ -205,37 +162,11 @@ class ChatServer:
     async def _prompt_tokens(self, endpoint: Endpoint, request: ChatRequest, model: str, timeout_s: float) -> list[int] | None:
         """Ask the server for the tokens of the prompt without the reply prefix; the prefix's own tokens follow them."""
         messages = [message.as_dict() for message in request.messages]
-        body = json.dumps({"model": model, "messages": messages, "add_generation_prompt": True}).encode("ascii")
-        data = await self._post(endpoint, URL(endpoint.root + "/tokenize"), body, timeout_s)
+        asked = {"model": model, "messages": messages, "add_generation_prompt": True}
+        asked |= {"tools": list(request.tools)} if request.tools else {}
+        data = await self._client.send(endpoint, endpoint.root + "/tokenize", json.dumps(asked).encode("ascii"), timeout_s)
         tokens = data.get("tokens") if isinstance(data, dict) else None
         return tokens if isinstance(tokens, list) else None
-
-    async def _post(self, endpoint: Endpoint, url: URL, body: bytes, timeout_s: float) -> Any:
-        """Send one request and return the parsed JSON of a good response."""
-        try:
-            status, raw, retry_after = await self._connection.post(url, body, timeout_s)
-        except AttemptFailed as error:
-            if error.unreachable and not endpoint.has_answered:
-                raise ConfigurationError(f"no server at {endpoint.url} ({error}); start it, or check the base URL") from None
-            raise
-        if status != 200:
-            raise error_of(status, raw, retry_after, endpoint.url, self._model)
-        try:
-            return json.loads(raw)
-        except (ValueError, RecursionError):
-            raise AttemptFailed(f"the response of {endpoint.url} is not valid JSON") from None
-
-    def _note_failure(self, endpoint: Endpoint, error: AttemptFailed, epoch: int) -> None:
-        if error.congested:
-            endpoint.limit.congested(epoch)
-        self._pool.note_failure(endpoint, unreachable=error.unreachable, closed_s=error.retry_after_s)
-
-    def _can_do_without(self, complaint: str) -> bool:
-        """True where a refusal is about the name of max_tokens, which newer APIs changed; it is then changed for all calls."""
-        if self._limit_name == "max_tokens" and "max_completion_tokens" in complaint:
-            self._limit_name = "max_completion_tokens"
-            return True
-        return False
 
     async def load_adapter(self, name: str, path: str | Path, version: str | None = None) -> str:
         """Load a LoRA adapter on every server and use it from now on; return the name (and weights version) it has there.
@@ -269,13 +200,15 @@ class ChatServer:
 
     async def reset_prefix_caches(self) -> bool:
         """Drop the servers' prefix caches; True where every server did. (vLLM has this with VLLM_SERVER_DEV_MODE=1.)"""
-        answers = await asyncio.gather(*(self._admin(each, each.root + "/reset_prefix_cache", {}) for each in self.endpoints))
+        answers = await asyncio.gather(
+            *(self._client.administer(each, each.root + "/reset_prefix_cache", {}) for each in self.endpoints)
+        )
         return all(status == 200 for status, _ in answers)
 
     async def _load(self, endpoint: Endpoint, adapter: Adapter) -> None:
         """Load an adapter on one server. Raises ConfigurationError when it refuses, ChatModelError when it is out of reach."""
         payload = {"lora_name": adapter.served_name, "lora_path": adapter.path}
-        status, said = await self._admin(endpoint, endpoint.url + "/load_lora_adapter", payload)
+        status, said = await self._client.administer(endpoint, endpoint.url + "/load_lora_adapter", payload)
         if status == 0:
             raise ChatModelError(f"{endpoint.url}: {said}")
         if status != 200 and "already" not in said.lower():  # the name tells versions apart: already there is just as good
@@ -295,23 +228,14 @@ class ChatServer:
 
     async def _unload(self, served_name: str) -> None:
         payload = {"lora_name": served_name}
-        await asyncio.gather(*(self._admin(each, each.url + "/unload_lora_adapter", payload) for each in self.endpoints))
-
-    async def _admin(self, endpoint: Endpoint, url: str, payload: dict[str, Any]) -> tuple[int, str]:
-        """Send an administrative request; return (status, text), status 0 where no response came."""
-        try:
-            status, raw, _ = await self._connection.post(
-                URL(url), json.dumps(payload).encode("ascii"), self._options.attempt_timeout_s
-            )
-        except AttemptFailed as error:
-            return 0, str(error)
-        endpoint.has_answered = True
-        return status, raw[:2000].decode("utf-8", "replace")
+        await asyncio.gather(
+            *(self._client.administer(each, each.url + "/unload_lora_adapter", payload) for each in self.endpoints)
+        )
 
     async def aclose(self) -> None:
         """Finish unloading and close all connections."""
         await asyncio.gather(*self._unloading)
-        await self._connection.aclose()
+        await self._client.aclose()
 
 
 def _affinity(request: ChatRequest) -> bytes:

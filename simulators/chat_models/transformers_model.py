@@ -1,37 +1,28 @@
 """A chat model that runs in this process on Transformers: the backend of the embedded default, and of small experiments.
 
-Requests that arrive together are decoded together: while one batch is on the device (in a thread of its own, so the event loop
-stays free), the next ones gather.
+What decodes is in `transformers_decoding`, what gathers requests in `dispatcher`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulators.chat_models.chat_prompt import chat_prompt_ids
-from simulators.chat_models.protocol import ChatRequest, Completion
-from simulators.conversation import Conversation, Usage
-from simulators.errors import ChatModelError, ConfigurationError, ContextOverflow
+from simulators.chat_models.chat_template import ChatTemplate
+from simulators.chat_models.dispatcher import Dispatcher
+from simulators.chat_models.template_model import TemplateChatModel
+from simulators.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from simulators.chat_models.transformers_decoding import Row
 
-    _Waiting = tuple[ChatRequest, list[Row], asyncio.Future[list[Completion]]]
+class TransformersChatModel(TemplateChatModel):
+    """A template over a `TransformersEngine`.
 
-
-class TransformersChatModel:
-    """See the module.
-
-    `model` is used as it stands and stays the caller's: a trainer may hand in the model it trains, and must then change
-    `weights_version` after every update. `max_batch_size` bounds the samples that are decoded together.
+    `model` is used as it stands and stays the caller's: who trains it meanwhile must change `weights_version` after every update.
+    `max_batch_size` bounds the samples that are decoded together; it is halved whenever memory runs out.
     """
 
     def __init__(
@@ -43,20 +34,15 @@ class TransformersChatModel:
         weights_version: str = "0",
         max_batch_size: int = 64,
     ) -> None:
-        if max_batch_size < 1:
-            raise ConfigurationError(f"max_batch_size is {max_batch_size}; it must be at least 1")
+        from simulators.chat_models.transformers_decoding import TransformersEngine
+
         if not tokenizer.chat_template:
             raise ConfigurationError(f"the tokenizer of {name} has no chat template; use a chat model or add one to its folder")
         self.model = model
-        self.tokenizer = tokenizer
-        self._name = name
         self._weights_version = weights_version
-        self._max_batch_size = max_batch_size
-        self._waiting: list[_Waiting] = []
-        self._dispatcher: asyncio.Task[None] | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="decode")
-        self._eos_ids = _eos_ids(model, tokenizer)
-        self._context = int(getattr(model.config, "max_position_embeddings", 1 << 30))
+        engine = TransformersEngine(model, tokenizer, end_ids(model, tokenizer))
+        sampler = Dispatcher(engine, name, context_tokens(model), max_batch_size)
+        super().__init__(sampler, ChatTemplate(tokenizer, name), name, lambda: self._weights_version)
 
     @classmethod
     def from_pretrained(
@@ -95,145 +81,12 @@ class TransformersChatModel:
         return cls(loaded, tokenizer, name=name, weights_version=version, max_batch_size=max_batch_size)
 
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
     def weights_version(self) -> str:
         return self._weights_version
 
     @weights_version.setter
     def weights_version(self, version: str) -> None:
         self._weights_version = version
-
-    def count_tokens(self, text: str) -> int:
-        """Return how many tokens the model's tokenizer makes of a text, without special tokens."""
-        return len(self.tokenizer(text, add_special_tokens=False).input_ids)
-
-    async def complete(self, request: ChatRequest) -> list[Completion]:
-        """Return `request.n` completions, decoded together with whatever else is waiting.
-
-        `json_schema` is not enforced: this backend has no grammar engine, and callers parse what they get.
-
-        Raises:
-            ContextOverflow: when the conversation leaves no room for a reply.
-            ConfigurationError: when the chat template fails on the conversation.
-        """
-        rows = self._rows(request)
-        answer: asyncio.Future[list[Completion]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((request, rows, answer))
-        if self._dispatcher is None or self._dispatcher.done():
-            self._dispatcher = asyncio.create_task(self._dispatch())
-        return await answer
-
-    async def aclose(self) -> None:
-        """Stop the decoding thread; requests that still wait are cancelled."""
-        if self._dispatcher is not None:
-            self._dispatcher.cancel()
-        for _, _, answer in self._waiting:
-            answer.cancel()
-        self._waiting.clear()
-        self._thread.shutdown(wait=True, cancel_futures=True)
-
-    def _rows(self, request: ChatRequest) -> list[Row]:
-        from dataclasses import replace
-
-        from simulators.chat_models.transformers_decoding import Row
-
-        prompt_ids = self.prompt_ids(request.messages)
-        prefix_ids = self.tokenizer(request.reply_prefix, add_special_tokens=False).input_ids if request.reply_prefix else []
-        room = self._context - len(prompt_ids) - len(prefix_ids)
-        if room < 1:
-            raise ContextOverflow(
-                f"the conversation has {len(prompt_ids)} tokens and {self._name} takes {self._context}; no room for a reply"
-            )
-        sampling = replace(request.sampling, max_tokens=min(request.sampling.max_tokens, room))
-        return [Row(prompt_ids, sampling, request.seed + index, list(prefix_ids)) for index in range(request.n)]
-
-    def prompt_ids(self, messages: Conversation) -> list[int]:
-        """Return the token ids of a conversation rendered for a reply.
-
-        Raises:
-            ConfigurationError: when the chat template fails on it.
-        """
-        return chat_prompt_ids(self.tokenizer, messages, self._name)
-
-    async def _dispatch(self) -> None:
-        while self._waiting:
-            await asyncio.sleep(0)  # let every coroutine that is ready to ask do so first
-            self._waiting = [entry for entry in self._waiting if not entry[2].done()]  # without those who gave up
-            if not self._waiting:
-                return
-            batch = self._next_batch()
-            try:
-                await self._answer(batch)
-            except asyncio.CancelledError:
-                for _, _, answer in batch:
-                    answer.cancel()
-                raise
-
-    async def _answer(self, batch: list[_Waiting]) -> None:
-        """Decode a batch and answer its requests; where it fails as a whole, each of them by itself."""
-        rows = [row for _, rows, _ in batch for row in rows]
-        started = time.perf_counter()
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._decode, rows)
-        except Exception as error:
-            if len(batch) > 1:
-                for request, _, answer in batch:
-                    await self._answer([(request, self._rows(request), answer)])
-            elif not batch[0][2].done():
-                batch[0][2].set_exception(ChatModelError(f"{self._name} failed to decode: {_first_line(error)}"))
-            return
-        latency = time.perf_counter() - started
-        for _, done, answer in batch:
-            if not answer.done():
-                answer.set_result([self._completion(row, latency) for row in done])
-
-    def _next_batch(self) -> list[_Waiting]:
-        """Take the oldest request and those nearest to it in length, up to the batch size: little padding, nobody starves."""
-        oldest = self._waiting.pop(0)
-        length = len(oldest[1][0].prompt_ids)
-        by_likeness = sorted(self._waiting, key=lambda entry: abs(len(entry[1][0].prompt_ids) - length))
-        batch, size = [oldest], len(oldest[1])
-        for entry in by_likeness:
-            if size + len(entry[1]) > self._max_batch_size:
-                break
-            batch.append(entry)
-            size += len(entry[1])
-        taken = set(map(id, batch))
-        self._waiting = [entry for entry in self._waiting if id(entry) not in taken]
-        return batch
-
-    def _decode(self, rows: Sequence[Row]) -> None:
-        import torch
-
-        from simulators.chat_models.transformers_decoding import decode
-
-        for start in range(0, len(rows), self._max_batch_size):
-            part = list(rows[start : start + self._max_batch_size])
-            try:
-                decode(self.model, self.tokenizer, part, self._eos_ids)
-            except torch.OutOfMemoryError:
-                if self._max_batch_size == 1:
-                    raise
-                self._max_batch_size = max(1, self._max_batch_size // 2)
-                torch.cuda.empty_cache()
-                for row in part:
-                    row.__post_init__()
-                self._decode(part)
-
-    def _completion(self, row: Row, latency_s: float) -> Completion:
-        return Completion(
-            text=row.text,
-            finish_reason=row.finish_reason,
-            token_ids=tuple(row.token_ids),
-            logprobs=tuple(row.logprobs),
-            usage=Usage(prompt_tokens=len(row.prompt_ids), completion_tokens=len(row.token_ids)),
-            model=self._name,
-            weights_version=self._weights_version,
-            latency_s=latency_s,
-        )
 
 
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")
@@ -278,10 +131,16 @@ def weights_digest(folder: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+def end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end a reply: those of the model's generation config, and the tokenizer's."""
     configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     ids = configured if isinstance(configured, list) else [configured]
     return frozenset(token for token in [*ids, tokenizer.eos_token_id] if token is not None)
+
+
+def context_tokens(model: Any) -> int:
+    """Return how many tokens a model takes, prompt and reply together."""
+    return int(getattr(model.config, "max_position_embeddings", 1 << 30))
 
 
 def cpu_has_bfloat16() -> bool:

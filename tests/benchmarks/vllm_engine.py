@@ -18,13 +18,14 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulators.chat_models.chat_prompt import chat_prompt_ids
+
 from collab.embedded_model import fetch_embedded_model
 from collab.environments.domain import Environment, Resources
 from collab.environments.errands import domain, make_user
 from collab.environments.loading import load_tasks
 from collab.mr import MultiturnReward
 from collab.tasks.task import Task
-from simulators.chat_models.chat_prompt import chat_prompt_ids
 from simulators.chat_models.protocol import ChatRequest, Completion, SamplingSettings
 from simulators.chat_models.vllm_model import VLLMChatModel, VLLMOptions
 from simulators.conversation import Conversation, Message

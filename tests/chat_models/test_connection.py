@@ -42,7 +42,7 @@ async def test_the_first_request_does_not_wait_until_every_connection_is_open() 
     events: list[str] = []
     connection = Connection({}, 10.0, lambda: None)
     async with served(events) as url:
-        answers = await asyncio.gather(*(connection.post(url, b"{}", 10.0) for _ in range(200)))
+        answers = await asyncio.gather(*(connection.send(url, b"{}", 10.0) for _ in range(200)))
         await connection.aclose()
     assert [status for status, _, _ in answers] == [200] * 200
     first_request = events.index("asked")
@@ -57,9 +57,9 @@ async def test_connections_that_do_not_come_about_hold_up_no_other() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:  # the kernel drops what its queue has no room for
         full = URL(f"http://127.0.0.1:{silent.getsockname()[1]}/")
         async with served(events) as url:
-            stuck = [asyncio.create_task(connection.post(full, b"{}", 10.0)) for _ in range(20)]
+            stuck = [asyncio.create_task(connection.send(full, b"{}", 10.0)) for _ in range(20)]
             await asyncio.sleep(0)
-            status, _, _ = await asyncio.wait_for(connection.post(url, b"{}", 10.0), 5.0)
+            status, _, _ = await asyncio.wait_for(connection.send(url, b"{}", 10.0), 5.0)
             assert not any(task.done() for task in stuck)
             for task in stuck:
                 task.cancel()

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from simulators.chat_models import transformers_decoding
 from simulators.chat_models.protocol import SamplingSettings
-from simulators.chat_models.transformers_decoding import Row
 from simulators.chat_models.transformers_model import TransformersChatModel
 from simulators.errors import ChatModelError
 from tests.chat_models.requests import CONVERSATIONS, GREEDY, asked, one, together, without_clock
@@ -21,7 +19,7 @@ async def test_requests_that_arrive_together_are_decoded_together(
     model: TransformersChatModel, forwards: list[tuple[int, int]]
 ) -> None:
     await together(model, [asked(conversation, SamplingSettings(4)) for conversation in CONVERSATIONS])
-    longest = max(len(model.prompt_ids(conversation)) for conversation in CONVERSATIONS)
+    longest = max(len(model.template.prompt_ids(conversation)) for conversation in CONVERSATIONS)
     assert forwards == [(4, longest), (4, 1), (4, 1), (4, 1)]
 
 
@@ -30,7 +28,7 @@ async def test_equal_prompts_are_read_once_and_finished_rows_leave(
 ) -> None:
     long, short = asked(sampling=SamplingSettings(5), n=3), asked(sampling=SamplingSettings(2), seed=9, n=2)
     await together(model, [long, short])
-    assert forwards == [(1, len(model.prompt_ids(CONVERSATIONS[0]))), (5, 1), (3, 1), (3, 1), (3, 1)]
+    assert forwards == [(1, len(model.template.prompt_ids(CONVERSATIONS[0]))), (5, 1), (3, 1), (3, 1), (3, 1)]
 
 
 async def test_a_batch_is_not_larger_than_it_may_be(weights: Any, forwards: list[tuple[int, int]]) -> None:
@@ -86,25 +84,27 @@ async def test_logits_that_are_not_numbers_are_an_error_and_no_text(model: Trans
             await model.complete(asked(sampling=sampling))
 
 
-async def test_too_little_memory_makes_the_batches_smaller(model: TransformersChatModel, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_little_memory_makes_the_batches_smaller(
+    model: TransformersChatModel, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     requests = [asked(conversation, SamplingSettings(6), seed=1) for conversation in CONVERSATIONS]
     before = await together(model, requests)
-    decode = transformers_decoding.decode
+    forward = weights.forward
     sizes: list[int] = []
 
-    def small(weights: Any, tokenizer: Any, rows: list[Row], eos_ids: frozenset[int]) -> None:
-        sizes.append(len(rows))
-        decode(weights, tokenizer, rows, eos_ids)  # it fails late: what it had sampled must not stay
-        if len(rows) > 2:
+    def small(*arguments: Any, **named: Any) -> Any:
+        rows, tokens = named["input_ids"].shape
+        sizes.append(rows)
+        if rows > 2 and tokens == 1:  # it fails late: what had been sampled must not stay
             raise torch.OutOfMemoryError("no memory")
+        return forward(*arguments, **named)
 
-    monkeypatch.setattr(transformers_decoding, "decode", small)
-    model._max_batch_size = 4
+    monkeypatch.setattr(weights, "forward", small)
     after = await together(model, requests)
     assert [without_clock(completion) for completion in after] == [without_clock(completion) for completion in before]
-    assert sizes == [4, 2, 2]
+    assert sizes[:2] == [4, 4] and max(sizes[2:]) == 2
     await together(model, requests)
-    assert sizes[3:] == [2, 2]  # and it is remembered
+    assert max(sizes[2:]) == 2  # and it is remembered
 
 
 async def test_who_gave_up_is_not_decoded(weights: Any, forwards: list[tuple[int, int]]) -> None:

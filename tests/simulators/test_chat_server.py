@@ -381,7 +381,7 @@ def test_each_event_loop_gets_a_session_that_ends_with_it() -> None:
         warnings.simplefilter("error", ResourceWarning)
         for _ in range(2):
             asyncio.run(one_run())
-            session = models[0]._connection._session
+            session = models[0]._client.connection._session
             assert session is not None and session.closed
         models.clear()
         gc.collect()

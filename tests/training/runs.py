@@ -14,10 +14,10 @@ from collab.training.lora import LoraSettings
 from collab.training.online_run import OnlineRun
 from collab.training.online_settings import RolloutSettings
 from collab.training.settings import OptimizationSettings
-from collab.training.token_sampling import SampledReply, SamplingCounts
 from collab.training.turn_tokens import TurnTokens
 from collab.training.weight_sync import SharedWeights
 from simulators.chat_models.protocol import SamplingSettings
+from simulators.chat_models.token_sampler import SampledReply, SamplingCounts
 from tests.training import toy
 
 
@@ -75,7 +75,13 @@ class ScriptedSampler:
         self._script = script
 
     async def sample(
-        self, prompt_ids: Sequence[int], sampling: SamplingSettings, seed: int, n: int = 1, prefix_ids: Sequence[int] = ()
+        self,
+        prompt_ids: Sequence[int],
+        sampling: SamplingSettings,
+        seed: int,
+        n: int = 1,
+        prefix_ids: Sequence[int] = (),
+        json_schema: Any = None,
     ) -> list[SampledReply]:
         self.prompts.append(list(prompt_ids))
         return [self._reply(prompt_ids, seed + index) for index in range(n)]

@@ -98,7 +98,10 @@ def test_a_reply_that_was_cut_is_closed_by_a_stop_token_that_is_not_its_own(fami
     tokens = TurnTokens.of(tiny_tokenizer(family), None)
     cut = tokens.encode("As it")
     closed = [*cut, tokens.stop_id]
-    assert tokens.between_replies(cut, (Message("user", "Go on."),)) == [tokens.stop_id, *tokens.between_replies(closed, (Message("user", "Go on."),))]
+    assert tokens.between_replies(cut, (Message("user", "Go on."),)) == [
+        tokens.stop_id,
+        *tokens.between_replies(closed, (Message("user", "Go on."),)),
+    ]
 
 
 def test_a_reply_that_ends_in_another_end_token_is_closed_too() -> None:

@@ -14,10 +14,10 @@ from collab.tasks.task import Task
 from collab.training.episode import Episode, EpisodeStart
 from collab.training.episode_player import EpisodePlayer
 from collab.training.event_loop import gather_all
-from collab.training.live_policy import LivePolicy
 from collab.training.token_policy import TokenPolicy
 from collab.training.turn_tokens import TurnTokens
 from simulators.chat_models.protocol import SamplingSettings
+from simulators.chat_models.template_model import TemplateChatModel
 from simulators.conversation import Message, Outcome
 from simulators.errors import ChatModelError, ConfigurationError, SimulatorError
 from tests.training import toy
@@ -34,7 +34,8 @@ def player(
     own = rollout(**changes)
     sampling = SamplingSettings(own.max_tokens, own.temperature, own.top_p)
     policy = TokenPolicy(sampler, TOKENS, sampling, limit, lambda: "step0", own.system_prompt)
-    return EpisodePlayer(environment or toy.environment(), policy, LivePolicy(sampler, TOKENS, lambda: "step0"), own, seed=5)
+    model = TemplateChatModel(sampler, TOKENS, "policy", lambda: "step0")
+    return EpisodePlayer(environment or toy.environment(), policy, model, own, seed=5)
 
 
 def play(playing: EpisodePlayer, task: Task, sample: int = 0, turn_worths: bool = False, history: Any = ()) -> Episode:
@@ -315,7 +316,7 @@ async def test_the_live_policy_is_a_chat_model_with_the_current_version() -> Non
 
     version = "step1"
     sampler = ScriptedSampler(TOKENS, lambda prompt, seed: f"{seed}")
-    policy = LivePolicy(sampler, TOKENS, lambda: version)
+    policy = TemplateChatModel(sampler, TOKENS, "policy", lambda: version)
     request = ChatRequest((Message("user", "Hi"),), SamplingSettings(4), n=2, seed=7, reply_prefix="")
     completions = await policy.complete(request)
     assert [completion.text for completion in completions] == ["7", "8"]

@@ -235,7 +235,9 @@ def test_every_rollout_is_sampled_with_the_current_weights(tiny: str, folder: Pa
 def test_a_stale_sampler_would_be_seen(tiny: str, folder: Path) -> None:
     """The mismatch that is logged grows when sampling goes on with the weights of the first step."""
     trainer = trainer_of(folder, tiny, run={"max_steps": 3, "learning_rate": 0.1})
-    trainer.rollout._player.policy.sampler._model = load_for_training(tiny).eval()  # a new adapter starts as the base model
+    trainer.rollout._player.policy.sampler.engine._model = load_for_training(
+        tiny
+    ).eval()  # a new adapter starts as the base model
     run(trainer)
     lines = logged(folder)
     assert lines[0]["sampler/max_log_ratio"] < 1e-3 < 0.05 < lines[2]["sampler/max_log_ratio"]

@@ -1,14 +1,17 @@
-"""The Transformers sampler: exact log-probabilities of current weights, own seeds, batches without barriers."""
+"""What a rollout samples from a model in training: exact log-probabilities of current weights, own seeds."""
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import pytest
 import torch
 
-from collab.training.token_sampling import SampledReply, TransformersSampler
+from simulators.chat_models.dispatcher import Dispatcher
 from simulators.chat_models.protocol import SamplingSettings
-from simulators.errors import ChatModelError, ContextOverflow
+from simulators.chat_models.token_sampler import SampledReply
+from simulators.chat_models.transformers_decoding import TransformersEngine
+from simulators.errors import ContextOverflow
 from tests.training.runs import wait
 from tests.training.tiny_models import tiny_model, tiny_tokenizer
 
@@ -17,17 +20,17 @@ EOS = frozenset({TOKENIZER.eos_token_id})
 SAMPLING = SamplingSettings(max_tokens=6)
 
 
-def sampler(model: object = None, **options: object) -> TransformersSampler:
+def sampler(model: Any = None, precision: Any = nullcontext, max_batch_size: int = 64) -> Dispatcher:
     model = model or tiny_model(TOKENIZER)
     model.eval()
-    return TransformersSampler(model, TOKENIZER, EOS, **options)
+    return Dispatcher(TransformersEngine(model, TOKENIZER, EOS, precision), "the policy", 512, max_batch_size)
 
 
 def ids(text: str) -> list[int]:
     return TOKENIZER(text, add_special_tokens=False).input_ids
 
 
-def sample(engine: TransformersSampler, *prompts: str, seed: int = 1, n: int = 1) -> list[list[SampledReply]]:
+def sample(engine: Dispatcher, *prompts: str, seed: int = 1, n: int = 1) -> list[list[SampledReply]]:
     async def run() -> list[list[SampledReply]]:
         try:
             return await asyncio.gather(
@@ -83,28 +86,6 @@ def test_the_prefix_is_returned_and_was_not_sampled() -> None:
     assert engine.counts.tokens == len(reply.token_ids) - 2 and engine.counts.busy_s > 0
 
 
-def test_batches_are_bounded_and_nobody_is_left_out() -> None:
-    sizes = []
-    engine = sampler(max_batch_size=3)
-    original = engine._sample_batch
-    engine._sample_batch = lambda batch: (sizes.append(sum(request.n for request in batch)), original(batch))[1]
-    replies = sample(engine, *"abcdefgh")
-    assert len(replies) == 8 and max(sizes) <= 3 and sum(sizes) == 8
-
-
-def test_requests_that_come_while_a_batch_runs_go_in_the_next() -> None:
-    engine = sampler()
-
-    async def run() -> None:
-        first = asyncio.create_task(engine.sample(ids("a"), SAMPLING, 1))
-        await asyncio.sleep(0.01)
-        second = asyncio.create_task(engine.sample(ids("b"), SAMPLING, 2))
-        assert len(await first) == len(await second) == 1
-        await engine.aclose()
-
-    wait(run())
-
-
 def test_new_weights_are_used_at_once() -> None:
     model = tiny_model(TOKENIZER)
     before = sample(sampler(model), "a", n=4)
@@ -115,27 +96,8 @@ def test_new_weights_are_used_at_once() -> None:
 
 
 def test_a_prompt_that_leaves_no_room_overflows() -> None:
-    with pytest.raises(ContextOverflow, match="the model takes 512"):
+    with pytest.raises(ContextOverflow, match="the policy takes 512"):
         sample(sampler(), "x" * 512)
-
-
-def test_a_failing_batch_fails_its_own_requests_only() -> None:
-    engine = sampler()
-    original = engine._sample_batch
-
-    def once(batch: object) -> object:
-        engine._sample_batch = original
-        raise RuntimeError("device lost")
-
-    engine._sample_batch = once
-
-    async def run() -> None:
-        with pytest.raises(ChatModelError, match="device lost"):
-            await engine.sample(ids("a"), SAMPLING, 1)
-        assert len(await engine.sample(ids("a"), SAMPLING, 1)) == 1
-        await engine.aclose()
-
-    wait(run())
 
 
 def test_decoding_runs_in_the_trainers_precision() -> None:
@@ -147,4 +109,4 @@ def test_decoding_runs_in_the_trainers_precision() -> None:
         yield
 
     sample(sampler(precision=precision), "a")
-    assert entered == [True]
+    assert entered
