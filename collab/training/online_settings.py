@@ -18,7 +18,7 @@ class VLLMSettings:
     context in tokens (None: the model's own); `cpu_options` are more arguments of vLLM's `EngineArgs`, for an engine on CPU.
     """
 
-    server_url: str | list[str] = "http://127.0.0.1:8000"
+    server_url: Any = "http://127.0.0.1:8000"  # a text or a list of texts, which a typed configuration cannot say
     server_timeout_s: float = 600.0
     group_port: int = 51216
     memory_share: float = 0.3
