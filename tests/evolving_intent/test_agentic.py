@@ -58,14 +58,16 @@ async def played(
 
 async def test_results_are_shown_and_stand_in_the_conversation():
     environment = Environment(domain_of(SEARCH, search_tools(CORPUS, 2), turns=1), RESOURCES)
-    offered = []
+    offered, seeds = [], []
 
     def script(request, rng):
+        seeds.append(request.seed)
         offered.append([tool["function"]["name"] for tool in request.tools])
         return "It is Hollin." if request.messages[-1].role == "tool" else "Let me look.\n" + call("search", query="mill 1742")
 
     future, _ = await played(environment, VILLAGE, script)
     assert [message.role for message in future.conversation] == ["user", "assistant", "tool", "assistant"]
+    assert len(set(seeds)) == 2, "every call of the model is a draw of its own"
     assert offered == [["search"]] * 2 and future.conversation[1].content == "Let me look."
     assert future.conversation[2].content.startswith("Hollin\nHollin lies on the river Ard.")
 

@@ -71,6 +71,7 @@ class ScriptedSampler:
     def __init__(self, tokens: TurnTokens, script: Callable[[str, int], str]) -> None:
         self.counts = SamplingCounts()
         self.prompts: list[list[int]] = []
+        self.longest = 0  # tokens that a conversation could have had, as it was asked for
         self._tokens = tokens
         self._script = script
 
@@ -84,6 +85,7 @@ class ScriptedSampler:
         json_schema: Any = None,
     ) -> list[SampledReply]:
         self.prompts.append(list(prompt_ids))
+        self.longest = max(self.longest, len(prompt_ids) + sampling.max_tokens)
         return [self._reply(prompt_ids, seed + index) for index in range(n)]
 
     def _reply(self, prompt_ids: Sequence[int], seed: int) -> SampledReply:

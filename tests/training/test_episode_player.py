@@ -130,6 +130,13 @@ def test_a_token_limit_ends_the_conversation_after_a_whole_turn() -> None:
         assert episode.completion_ids[-1] == TOKENS.stop_id
 
 
+def test_no_conversation_is_ever_asked_to_pass_the_token_limit() -> None:
+    for limit in (60, 65, 100):
+        playing = player(ask_then_say("A"), limit=limit)
+        play(playing, toy.tasks(1)[0])
+        assert 50 < playing.policy.sampler.longest <= limit
+
+
 def test_a_prompt_without_room_earns_nothing_and_is_left_out() -> None:
     episode = play(player(ask_then_say("A"), limit=5), toy.tasks(1)[0])
     assert (episode.outcome, episode.reward, episode.turns) == (Outcome.TRUNCATED, None, [])
@@ -231,6 +238,31 @@ def test_worths_are_mr_after_every_turn_and_the_reward_after_the_last() -> None:
     assert episode.worths == [1.0, 1.0]
     guessed = play(player(lambda prompt, seed: "B", toy.environment(max_turns=3)), toy.tasks(1)[0], turn_worths=True)
     assert guessed.worths == [0.0, 0.0, 0.0]
+
+
+def test_the_last_reply_is_worth_what_the_conversation_earned_and_nobody_estimates_it() -> None:
+    class Polite(toy.LetterUser):
+        async def next_turn(self, conversation: Any, seed: int) -> Any:
+            said = await super().next_turn(conversation, seed)
+            return replace(said, text="Thanks!") if said.ends else said
+
+    environment = toy.environment(max_turns=3, user=lambda task, resources: Polite(task.reference))
+    episode = play(player(ask_then_say("A"), environment), toy.tasks(1)[0], turn_worths=True)
+    assert [message.content for message in episode.conversation][-2:] == ["A", "Thanks!"]
+    assert ["mr" in node.annotations for node in episode.played if node.author == "policy"] == [True, False]
+
+
+def test_a_branching_conversation_never_goes_on_from_a_reply_without_a_word() -> None:
+    class Terse:
+        name, value_range, source = "terse", (0.0, 1.0), "toy"
+
+        async def score(self, conversation: Any, task: Task) -> float:
+            return float(not any(message.content for message in conversation if message.role == "assistant"))
+
+    playing = player(lambda prompt, seed: random.Random(seed).choice(["", "Which?"]), toy.environment(component=Terse()))
+    rows = branch(playing, toy.tasks(1)[0], size=6)
+    assert {row.conversation[1].content for row in rows[:6]} == {"", "Which?"} and len(rows) == 12
+    assert {row.conversation[1].content for row in rows[6:]} == {"Which?"}
 
 
 def test_branches_are_replies_to_one_history_and_the_best_goes_on() -> None:
