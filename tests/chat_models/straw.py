@@ -8,6 +8,7 @@ from typing import Any
 
 from simulators.chat_models.dispatcher import Row
 from simulators.chat_models.token_sampler import SampledReply
+from tests.training.tiny_models import tiny_tokenizer
 
 
 class StrawEngine:
@@ -54,7 +55,10 @@ class StrawEngine:
 
 
 class StrawLLMEngine:
-    """What a `VLLMEngine` asks of vLLM's LLMEngine; a prompt that holds `POISON` is refused, `broken` fails every step."""
+    """What a `VLLMEngine` asks of vLLM's LLMEngine.
+
+    A prompt that holds `POISON` is refused, `broken` fails every step, and while it is `held` nothing comes to an end.
+    """
 
     POISON = 88
 
@@ -63,8 +67,7 @@ class StrawLLMEngine:
         self.events: list[str] = []
         self.loras: dict[int, str] = {}
         self.adapters: dict[str, Any] = {}
-        self.before_step: Callable[[], None] = lambda: None
-        self.broken = False
+        self.broken = self.held = False
         self.model_config = SimpleNamespace(max_model_len=context)
         self.engine_core = SimpleNamespace(shutdown=lambda: self.events.append("shutdown"))
         self.finish_reason = "length"
@@ -81,9 +84,10 @@ class StrawLLMEngine:
             self.events.append("abort")
 
     def step(self) -> list[Any]:
-        self.before_step()
         if self.broken:
             raise RuntimeError("CPU Generator does not use offset\nand so on")
+        if self.held:
+            return []
         self.events.append(f"step {len(self.left)}")
         for counts in self.left.values():
             counts[0] -= 1
@@ -98,7 +102,7 @@ class StrawLLMEngine:
         return SimpleNamespace(request_id=number, finished=True, outputs=[sample], num_cached_tokens=2)
 
     def get_tokenizer(self) -> Any:
-        return SimpleNamespace(decode=lambda ids, skip_special_tokens: bytes(ids).decode())
+        return tiny_tokenizer()
 
     def add_lora(self, request: Any) -> None:
         if not request.lora_path:
