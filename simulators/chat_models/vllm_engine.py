@@ -243,9 +243,7 @@ def build_engine(model: str, options: VLLMOptions) -> Any:
     if options.adapters:  # two at once: the old one's last calls and the new one's first
         arguments |= {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 4, "max_lora_rank": options.max_adapter_rank}
     if on_cpu:
-        arguments |= {"enforce_eager": True, "block_size": _CPU_BLOCK_TOKENS}
-        if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-            arguments["kv_cache_memory_bytes"] = _CPU_CACHE_BYTES
+        arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": _CPU_CACHE_BYTES, "block_size": _CPU_BLOCK_TOKENS}
     try:
         with _in_this_process() if on_cpu else contextlib.nullcontext():
             return LLMEngine.from_engine_args(EngineArgs(**(arguments | dict(options.engine))))
