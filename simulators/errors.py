@@ -55,6 +55,12 @@ class StorageError(CollabError):
     """The disk refused a record (full, read-only); everything written before it is intact."""
 
 
+def first_lines(error: BaseException, count: int = 1) -> str:
+    """Return the beginning of another library's error on one line: they come by the page, and say at the head what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:count])[:300] or type(error).__name__
+
+
 def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return " (did you mean ...?)" for the known name that is most like `name`, "" where none is: the tail of a sentence."""
     close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)

@@ -32,6 +32,7 @@ from collab.training.rollout_journal import RolloutJournal
 from collab.training.rollout_trees import RolloutTrees, log_table
 from collab.training.step_window import StepGuard, StepWindow
 from collab.training.token_policy import TokenPolicy
+from collab.training.token_sampling import make_sampler
 from collab.training.trl_rows import (
     EpochOrder,
     conversation_reward,
@@ -42,12 +43,10 @@ from collab.training.trl_rows import (
     without_rollout_warning,
 )
 from collab.training.turn_tokens import TurnTokens
-from collab.training.weight_sync import SharedWeights, WeightSync
-from simulators.chat_models.dispatcher import Dispatcher
+from collab.training.weight_sync import WeightSync
 from simulators.chat_models.protocol import SamplingSettings
 from simulators.chat_models.template_model import TemplateChatModel
 from simulators.chat_models.token_sampler import TokenSampler
-from simulators.chat_models.transformers_model import context_tokens
 from simulators.conversation import Outcome
 from simulators.errors import ConfigurationError, TooManyFailures
 
@@ -144,22 +143,7 @@ class ConversationTrainer(GRPOTrainer):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------------------ conversations to batches
 
     def _make_sampler(self, tokens: TurnTokens, training_thread: TrainingThread) -> tuple[TokenSampler, WeightSync]:
-        settings = self._source.rollout
-        if settings.engine != "transformers":
-            from collab.training.vllm_sampling import make_vllm_sampler
-
-            return make_vllm_sampler(self, settings, tokens, training_thread)
-        deepspeed = self.accelerator.state.deepspeed_plugin
-        if self.is_fsdp_enabled or (deepspeed is not None and deepspeed.zero_stage == 3):
-            raise ConfigurationError(
-                "rollout.engine transformers samples on each rank by itself, and FSDP and DeepSpeed ZeRO-3 spread the weights "
-                "over ranks; set rollout.engine to vllm_server or vllm_in_process, or use DDP or ZeRO-2"
-            )
-        from simulators.chat_models.transformers_decoding import TransformersEngine
-
-        engine = TransformersEngine(self.model, tokens.tokenizer, tokens.eos_ids, self.accelerator.autocast)
-        context, most = context_tokens(self.model), settings.max_batch_size
-        return Dispatcher(engine, "the policy", context, most, training_thread, closes=False), SharedWeights()
+        return make_sampler(self, self._source.rollout, tokens, training_thread)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
         """Play conversations for TRL's rows, have TRL score their tokens, and turn the result into what the loss needs."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from simulators.chat_models.reply_text import THOUGHT_OPENS
 from simulators.chat_models.tool_text import Tools, for_template, renders_tools
 from simulators.conversation import Conversation
-from simulators.errors import ConfigurationError
+from simulators.errors import ConfigurationError, first_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,10 +64,8 @@ class ChatTemplate:
             )
         except Exception as error:  # Jinja raises a family of errors, and templates raise their own
             roles = ", ".join(message.role for message in messages)
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise ConfigurationError(
-                f"the chat template of {self.name} fails on a conversation with roles {roles}: {reason}"
-            ) from None
+            said = f"the chat template of {self.name} fails on a conversation with roles {roles}: {first_lines(error)}"
+            raise ConfigurationError(said) from None
         return self.encode(str(text))
 
     def encode(self, text: str) -> list[int]:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from simulators.chat_models.protocol import SamplingSettings
 from simulators.chat_models.token_sampler import SampledReply, SamplingCounts
-from simulators.errors import ChatModelError, ConfigurationError, ContextOverflow
+from simulators.errors import ChatModelError, ConfigurationError, ContextOverflow, first_lines
 
 Result = TypeVar("Result")
 
@@ -75,37 +75,21 @@ class Request:
 
 
 class Engine(Protocol):
-    """What draws the samples. Errors that only concern one row are put on the row."""
+    """What draws the samples; an error that concerns one row alone is put on that row.
+
+    `joins`: new rows may be admitted while others run. The other calls stand in the context `working`. `admit` takes new rows in,
+    all of them or (where it raises) none. `step` draws a token for every row and returns those that are finished; it raises
+    OutOfMemory for too many rows, ConfigurationError when the engine is of no use any more. `abort` lets go of rows, finished
+    and unknown ones included, also after an error.
+    """
 
     @property
-    def joins(self) -> bool:
-        """True where new rows may be admitted while others run."""
-        ...
-
-    def working(self) -> AbstractContextManager[Any]:
-        """What calls of the others stand in."""
-        ...
-
-    def admit(self, rows: Sequence[Row]) -> None:
-        """Take new rows in; where it raises, none of them was."""
-        ...
-
-    def step(self) -> list[Row]:
-        """Draw a token for every row; return those that are finished.
-
-        Raises:
-            OutOfMemory: there is too little memory for so many rows.
-            ConfigurationError: the engine is of no use any more.
-        """
-        ...
-
-    def abort(self, rows: Sequence[Row]) -> None:
-        """Let go of rows, finished or not; also after an error."""
-        ...
-
-    def close(self) -> None:
-        """Release what the engine holds."""
-        ...
+    def joins(self) -> bool: ...
+    def working(self) -> AbstractContextManager[Any]: ...
+    def admit(self, rows: Sequence[Row]) -> None: ...
+    def step(self) -> list[Row]: ...
+    def abort(self, rows: Sequence[Row]) -> None: ...
+    def close(self) -> None: ...
 
 
 class Dispatcher:
@@ -327,14 +311,10 @@ class Dispatcher:
             self._limit = len(self._running) // 2
             suspects = self._running
         elif len(requests) == 1:
-            requests.pop().settle(ChatModelError(f"{self._name} failed to decode: {_first_line(error)}"))
+            requests.pop().settle(ChatModelError(f"{self._name} failed to decode: {first_lines(error)}"))
             return
         else:
             for request in requests:
                 request.alone = True
         self._waiting = [*suspects, *self._waiting]
         self._withdraw(suspects)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -90,17 +90,11 @@ class ChatServer:
             self._unload_retired()
 
     def _check(self, request: ChatRequest) -> None:
-        if self._options.extensions:
-            return
-        if request.reply_prefix:
+        prefix = "replies are to start with given words" if request.reply_prefix else ""
+        kept = "stop strings are to be kept in the text" if request.sampling.stop and request.sampling.include_stop else ""
+        if not self._options.extensions and (prefix or kept):
             raise ConfigurationError(
-                f"{self._model}: replies are to start with given words, which only vLLM servers can do; set extensions to true "
-                "if this is one, or leave the reply prefix out"
-            )
-        if request.sampling.stop and request.sampling.include_stop:
-            raise ConfigurationError(
-                f"{self._model}: stop strings are to be kept in the text, which only vLLM servers can do; set extensions to true "
-                "if this is one"
+                f"{self._model}: {prefix or kept}, which only vLLM servers can do; set extensions to true if this is one"
             )
 
     async def _samples(self, request: ChatRequest, adapter: Adapter | None) -> list[Completion]:

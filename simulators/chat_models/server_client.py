@@ -46,7 +46,7 @@ class ServerClient:
         self.connection = Connection(options.request_headers(), options.connect_timeout_s, self.pool.reset)
         self._rng = random.Random()  # for back-off only: nothing that is sampled depends on it
 
-    async def call(self, affinity: bytes, attempt: Attempt[Answer], recover: Recover) -> Answer:
+    async def call(self, affinity: bytes, attempt: Attempt[Answer], recover: Recover | None = None) -> Answer:
         """Make attempts (endpoint, seconds left) until one is answered, the deadline is spent, or it makes no sense to go on.
 
         Calls with equal `affinity` go to the same server where they can. `recover` is told of a refusal, and returns True where
@@ -74,7 +74,7 @@ class ServerClient:
                 pool.note_failure(endpoint, unreachable=error.unreachable, closed_s=error.retry_after_s)
             except (ChatModelError, ModelNotServed) as error:
                 pool.note_answer(endpoint)
-                if not await recover(endpoint, error):
+                if recover is None or not await recover(endpoint, error):
                     raise
                 continue
             finally:

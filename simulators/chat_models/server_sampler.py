@@ -7,7 +7,8 @@ import json
 import math
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from simulators.chat_models.endpoints import Endpoint
@@ -61,38 +62,19 @@ class ServerTokenSampler:
         prefix_ids: Sequence[int] = (),
         json_schema: Mapping[str, Any] | None = None,
     ) -> list[SampledReply]:
-        """Do what `TokenSampler.sample` says; `seed` is sent where the options say so."""
-        if self._in_flight == 0:
-            self._busy_since = time.perf_counter()
-        self._in_flight += 1
-        try:
-            replies = await self._sample(list(prompt_ids), sampling, seed, n, list(prefix_ids), json_schema)
-        finally:
-            self._in_flight -= 1
-            if self._in_flight == 0:
-                self.counts.busy_s += time.perf_counter() - self._busy_since
-        self.counts.tokens += sum(len(reply.token_ids) - len(prefix_ids) for reply in replies)
-        return replies * (n // len(replies))
-
-    async def _sample(
-        self,
-        prompt: list[int],
-        sampling: SamplingSettings,
-        seed: int,
-        n: int,
-        prefix: list[int],
-        json_schema: Mapping[str, Any] | None,
-    ) -> list[SampledReply]:
+        """Do what `TokenSampler.sample` says; `seed` is sent where the options say so. Greedy samples are drawn once."""
         model, context = await self._model()
+        prompt, prefix = list(prompt_ids), list(prefix_ids)
         room = context - len(prompt) - len(prefix)
         if room < 1:
             raise ContextOverflow(
                 f"the conversation has {len(prompt)} tokens and the served model takes {context:.0f}; no room for a reply"
             )
+        draws = 1 if sampling.temperature == 0 else n
         body: dict[str, Any] = {
             "model": model,
             "prompt": prompt + prefix,
-            "n": 1 if sampling.temperature == 0 else n,  # greedy samples are all the same one
+            "n": draws,
             "max_tokens": int(min(sampling.max_tokens, room)),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -112,10 +94,25 @@ class ServerTokenSampler:
 
         async def attempt(endpoint: Endpoint, timeout_s: float) -> list[SampledReply]:
             data = await self._client.send(endpoint, endpoint.url + "/completions", wire, timeout_s)
-            return self._read(data, body["n"], prefix)
+            return self._read(data, draws, prefix)
 
-        affinity = array("q", prompt[:_AFFINITY_TOKENS]).tobytes()
-        return await self._client.call(affinity, attempt, _no_recovery)
+        with self._busy():
+            replies = await self._client.call(array("q", prompt[:_AFFINITY_TOKENS]).tobytes(), attempt)
+        self.counts.tokens += sum(len(reply.token_ids) - len(prefix) for reply in replies)
+        return replies * (n // draws)
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """Count the seconds in which at least one request is under way."""
+        if self._in_flight == 0:
+            self._busy_since = time.perf_counter()
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self.counts.busy_s += time.perf_counter() - self._busy_since
 
     async def _model(self) -> tuple[str, float]:
         """Ask for the name and the context of the model once; what is asked meanwhile waits."""
@@ -129,7 +126,7 @@ class ServerTokenSampler:
 
         async with self._connecting:
             if self._served is None:
-                self._served = await self._client.call(b"", attempt, _no_recovery)
+                self._served = await self._client.call(b"", attempt)
             return self._served
 
     def _read(self, data: Any, n: int, prefix: list[int]) -> list[SampledReply]:
@@ -159,7 +156,3 @@ class ServerTokenSampler:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.aclose()
-
-
-async def _no_recovery(endpoint: Endpoint, error: Exception) -> bool:
-    return False

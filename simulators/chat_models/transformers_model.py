@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from simulators.chat_models.chat_template import ChatTemplate
 from simulators.chat_models.dispatcher import Dispatcher
 from simulators.chat_models.template_model import TemplateChatModel
-from simulators.errors import ConfigurationError
+from simulators.errors import ConfigurationError, first_lines
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -64,7 +64,7 @@ class TransformersChatModel(TemplateChatModel):
         try:
             loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
         except Exception as error:  # what a damaged file raises depends on where it is damaged
-            raise ConfigurationError(f"cannot load a causal language model from {model}: {_first_line(error)}") from None
+            raise ConfigurationError(f"cannot load a causal language model from {model}: {first_lines(error, 2)}") from None
         version = weights_digest(model)
         name = model
         if adapter is not None:
@@ -75,7 +75,7 @@ class TransformersChatModel(TemplateChatModel):
             try:
                 loaded = PeftModel.from_pretrained(loaded, adapter).merge_and_unload()
             except Exception as error:
-                raise ConfigurationError(f"cannot load a LoRA adapter from {adapter}: {_first_line(error)}") from None
+                raise ConfigurationError(f"cannot load a LoRA adapter from {adapter}: {first_lines(error, 2)}") from None
             version = f"{version}+{weights_digest(adapter)}"
         loaded.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
         return cls(loaded, tokenizer, name=name, weights_version=version, max_batch_size=max_batch_size)
@@ -108,7 +108,7 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(model, padding_side="left")
     except Exception as error:  # the tokenizers library raises plain exceptions
         raise ConfigurationError(
-            f"cannot load a tokenizer from {model}: {_first_line(error)}; check the name, or save the tokenizer again"
+            f"cannot load a tokenizer from {model}: {first_lines(error, 2)}; check the name, or save the tokenizer again"
         ) from None
 
 
@@ -153,8 +153,3 @@ def cpu_has_bfloat16() -> bool:
 
 def _looks_like_path(model: str) -> bool:
     return model.startswith((".", "/", "~")) or model.count("/") > 1
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return " ".join(line.strip() for line in (lines[:2] if lines[0].endswith(":") else lines[:1]))

@@ -19,7 +19,7 @@ from simulators.chat_models.dispatcher import Row
 from simulators.chat_models.protocol import FinishReason
 from simulators.chat_models.server_errors import RequestRefused
 from simulators.chat_models.token_sampler import SampledReply
-from simulators.errors import ChatModelError, ConfigurationError
+from simulators.errors import ChatModelError, ConfigurationError, first_lines
 
 _SEED_RANGE = 2**31  # as over a server
 _CPU_CACHE_BYTES = 2 << 30
@@ -65,6 +65,7 @@ class VLLMEngine:
     """
 
     joins = True
+    working = staticmethod(contextlib.nullcontext)
 
     def __init__(
         self, engine: Any, name: str, stop_ids: frozenset[int] = frozenset(), *, logprobs: bool = True, send_seed: bool = False
@@ -80,10 +81,6 @@ class VLLMEngine:
         self._finished: list[Row] = []
         self._retired: list[Any] = []
 
-    def working(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing is needed around vLLM's calls."""
-        return contextlib.nullcontext()
-
     def admit(self, rows: Sequence[Row]) -> None:
         """Hand rows to vLLM, without the schema where it refuses that; a row that it refuses altogether is finished."""
         for row in rows:
@@ -96,7 +93,7 @@ class VLLMEngine:
                 except ConfigurationError as error:
                     row.error = error
                 except Exception as error:  # the engine checks a request before it takes it in
-                    row.error = RequestRefused(f"vLLM refuses a request to {self._name}: {first_lines(error)}")
+                    row.error = RequestRefused(f"vLLM refuses a request to {self._name}: {first_lines(error, 2)}")
                 else:
                     self._running[number] = row
                     break
@@ -128,7 +125,7 @@ class VLLMEngine:
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
         except Exception as error:  # vLLM's own kind, which has changed its base; a temperature above 2, for one
-            raise ConfigurationError(f"vLLM refuses the sampling settings: {first_lines(error)}") from None
+            raise ConfigurationError(f"vLLM refuses the sampling settings: {first_lines(error, 2)}") from None
 
     def step(self) -> list[Row]:
         """Take one step; return the rows that are finished."""
@@ -136,7 +133,7 @@ class VLLMEngine:
             outputs = self.engine.step() if self._running else ()
         except Exception as error:
             raise ConfigurationError(
-                f"the vLLM engine of {self._name} failed ({first_lines(error)}); start the run again to go on"
+                f"the vLLM engine of {self._name} failed ({first_lines(error, 2)}); start the run again to go on"
             ) from None
         for output in outputs:
             if output.finished and (row := self._running.pop(output.request_id, None)) is not None:
@@ -177,7 +174,9 @@ class VLLMEngine:
         try:
             self.engine.add_lora(adapter)
         except Exception as error:
-            raise ConfigurationError(f"vLLM cannot load the LoRA adapter in {adapter.lora_path}: {first_lines(error)}") from None
+            raise ConfigurationError(
+                f"vLLM cannot load the LoRA adapter in {adapter.lora_path}: {first_lines(error, 2)}"
+            ) from None
 
     def retire(self, adapter: Any) -> None:
         """Remove an adapter once no row uses it any more; make room in the prefix cache at once where nothing runs."""
@@ -203,7 +202,7 @@ class VLLMEngine:
             if not self.engine.reset_prefix_cache():
                 raise RuntimeError("the prefix cache could not be dropped")
         except Exception as error:
-            raise ConfigurationError(f"vLLM did not take the weights in {folder}: {first_lines(error)}") from None
+            raise ConfigurationError(f"vLLM did not take the weights in {folder}: {first_lines(error, 2)}") from None
 
     def close(self) -> None:
         """Release the engine's memory."""
@@ -243,14 +242,12 @@ def build_engine(model: str, options: VLLMOptions) -> Any:
     if options.adapters:  # two at once: the old one's last calls and the new one's first
         arguments |= {"enable_lora": True, "max_loras": 2, "max_cpu_loras": 4, "max_lora_rank": options.max_adapter_rank}
     if on_cpu:
-        arguments |= {"enforce_eager": True, "block_size": _CPU_BLOCK_TOKENS}
-        if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-            arguments["kv_cache_memory_bytes"] = _CPU_CACHE_BYTES
+        arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": _CPU_CACHE_BYTES, "block_size": _CPU_BLOCK_TOKENS}
     try:
         with _in_this_process() if on_cpu else contextlib.nullcontext():
             return LLMEngine.from_engine_args(EngineArgs(**(arguments | dict(options.engine))))
     except Exception as error:  # what a damaged folder or too little memory raises depends on where it is noticed
-        raise ConfigurationError(f"vLLM cannot load {model}: {first_lines(error)}") from None
+        raise ConfigurationError(f"vLLM cannot load {model}: {first_lines(error, 2)}") from None
 
 
 @contextlib.contextmanager
@@ -265,9 +262,3 @@ def _in_this_process() -> Iterator[None]:
         del os.environ[name]
         if before is not None:
             os.environ[name] = before
-
-
-def first_lines(error: BaseException) -> str:
-    """Return the beginning of an error's text on one line: vLLM's come by the page, and say what is wrong in the second line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:300] or type(error).__name__

@@ -18,14 +18,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulators.chat_models.chat_prompt import chat_prompt_ids
-
 from collab.embedded_model import fetch_embedded_model
 from collab.environments.domain import Environment, Resources
 from collab.environments.errands import domain, make_user
 from collab.environments.loading import load_tasks
 from collab.mr import MultiturnReward
 from collab.tasks.task import Task
+from simulators.chat_models.dispatcher import Request, Row
 from simulators.chat_models.protocol import ChatRequest, Completion, SamplingSettings
 from simulators.chat_models.vllm_model import VLLMChatModel, VLLMOptions
 from simulators.conversation import Conversation, Message
@@ -48,7 +47,7 @@ class InsistentUser:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Figures:
     """One run: sampled tokens, prompt tokens, those of them from the prefix cache, and seconds."""
 
     sampled: int
@@ -104,7 +103,7 @@ def two_turn_errands(model: VLLMChatModel) -> Environment:
     return Environment(replace(domain(), make_user=insistent), Resources(count_tokens=model.count_tokens))
 
 
-async def forward_sampling(model: VLLMChatModel, arguments: argparse.Namespace) -> tuple[Row, list[ChatRequest]]:
+async def forward_sampling(model: VLLMChatModel, arguments: argparse.Namespace) -> tuple[Figures, list[ChatRequest]]:
     """Estimate the MR of all tasks at once; return what it took and every request it made."""
     environment = two_turn_errands(model)
     tasks = load_tasks("bundled", environment.domain, split="train", limit=arguments.tasks).tasks
@@ -119,7 +118,7 @@ async def forward_sampling(model: VLLMChatModel, arguments: argparse.Namespace) 
     wall_s = time.perf_counter() - started
     assert all(estimate.failed == 0 for estimate in estimates)
     usages = [completion.usage for completion in recorder.completions]
-    row = Row(
+    row = Figures(
         sum(usage.completion_tokens for usage in usages),
         sum(usage.prompt_tokens for usage in usages),
         sum(usage.cached_tokens for usage in usages),
@@ -128,12 +127,18 @@ async def forward_sampling(model: VLLMChatModel, arguments: argparse.Namespace) 
     return row, recorder.requests
 
 
-def offline_batch(model: VLLMChatModel, requests: list[ChatRequest]) -> Row:
+def offline_batch(model: VLLMChatModel, requests: list[ChatRequest]) -> Figures:
     """Hand the requests to the engine all at once, rendered beforehand, and step it until the last is done."""
-    prompts = [chat_prompt_ids(model.tokenizer, request.messages, model.name) for request in requests]
-    sampling = [model._sampling(request, 0, request.sampling.max_tokens, False) for request in requests]
+    nobody: Any = None
+    prompts = [model.template.prompt_ids(request.messages) for request in requests]
+    rows = [
+        Row(Request(prompt, [], request.sampling, None, None, nobody), request.seed)
+        for prompt, request in zip(prompts, requests, strict=True)
+    ]
+    sampling = [model.engine.sampling(row) for row in rows]
+    engine = model.engine.engine
 
-    def run(engine: Any) -> Row:
+    def run() -> Figures:
         started = time.perf_counter()
         for number, (prompt_ids, parameters) in enumerate(zip(prompts, sampling, strict=True)):
             engine.add_request(f"offline-{number}", {"prompt_token_ids": prompt_ids}, parameters)
@@ -141,19 +146,19 @@ def offline_batch(model: VLLMChatModel, requests: list[ChatRequest]) -> Row:
         while engine.has_unfinished_requests():
             outputs += [output for output in engine.step() if output.finished]
         wall_s = time.perf_counter() - started
-        return Row(
+        return Figures(
             sum(len(output.outputs[0].token_ids) for output in outputs),
             sum(map(len, prompts)),
             sum(output.num_cached_tokens or 0 for output in outputs),
             wall_s,
         )
 
-    return model._engine.call(run, when_idle=True).result()
+    return asyncio.run(model.dispatcher.call_when_idle(run))
 
 
 def empty_prefix_cache(model: VLLMChatModel) -> None:
     """Let the next run start from nothing."""
-    assert model._engine.call(lambda engine: engine.reset_prefix_cache(), when_idle=True).result()
+    assert asyncio.run(model.dispatcher.call_when_idle(model.engine.engine.reset_prefix_cache))
 
 
 def main() -> None:

@@ -1,11 +1,13 @@
 """Requests that arrive together are decoded together, and what befalls one is not the others' affair."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
 from simulators.chat_models.protocol import SamplingSettings
 from simulators.chat_models.transformers_model import TransformersChatModel
@@ -43,12 +45,79 @@ async def test_a_batch_is_not_larger_than_it_may_be(weights: Any, forwards: list
     assert len(completions) == 7
 
 
-async def test_requests_that_come_while_a_batch_is_decoded_are_answered_next(model: TransformersChatModel) -> None:
-    first = asyncio.create_task(model.complete(asked(CONVERSATIONS[3])))
-    await asyncio.sleep(0.01)
-    second = await one(model, asked())
-    assert second.text
-    assert len(await first) == 1
+async def test_a_later_request_joins_between_two_steps_and_finishes_first(
+    model: TransformersChatModel, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, short = asked(CONVERSATIONS[3], SamplingSettings(40, 0.0)), asked(sampling=SamplingSettings(3, 0.0))
+    alone = [await one(model, request) for request in (long, short)]
+    loop, started, asked_again = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    forward, rows = weights.forward, []
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        rows.append(len(named["input_ids"]))
+        if len(rows) == 5:
+            loop.call_soon_threadsafe(started.set)
+            assert asked_again.wait(10)
+        return forward(*arguments, **named)
+
+    monkeypatch.setattr(weights, "forward", watched)
+    first = asyncio.create_task(one(model, long))
+    await started.wait()
+    second = asyncio.create_task(one(model, short))
+    await asyncio.sleep(0)
+    asked_again.set()
+    joined = await second
+    assert not first.done()
+    assert [without_clock(each) for each in (await first, joined)] == [without_clock(each) for each in alone]
+    assert rows == [1] * 6 + [2] * 2 + [1] * (40 - 7)  # five of the long one, the short one's prompt, and on
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_nobody_can_tell_from_its_reply_whom_it_met_on_the_way(
+    model: TransformersChatModel, weights: Any, limit: int, temperature: float
+) -> None:
+    requests = [
+        asked(says("say " + "it again " * (number % 5)), SamplingSettings(2 + 7 * number % 11, temperature), seed=number, n=2)
+        for number in range(9)
+    ]
+    alone = [completion for request in requests for completion in await model.complete(request)]
+    crowded = TransformersChatModel(weights, tiny_tokenizer(), name="tiny", max_batch_size=limit)
+    met = await together(crowded, requests)
+    await crowded.aclose()
+    assert [without_clock(completion) for completion in met] == [without_clock(completion) for completion in alone]
+
+
+async def test_padding_goes_with_the_row_that_needed_it(
+    model: TransformersChatModel, weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, widths = weights.forward, []
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        widths.append(named["attention_mask"].shape[1])
+        return forward(*arguments, **named)
+
+    monkeypatch.setattr(weights, "forward", watched)
+    await together(model, [asked(CONVERSATIONS[3], SamplingSettings(3)), asked(sampling=SamplingSettings(6))])
+    long, short = (len(model.template.prompt_ids(CONVERSATIONS[index])) for index in (3, 0))
+    assert widths == [long, long + 1, long + 2, short + 3, short + 4, short + 5]
+
+
+async def test_caches_that_cannot_be_shifted_are_left_to_finish() -> None:
+    """Layers with a sliding window: a new row waits until the running ones are done, and nothing changes for any."""
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, sliding_window=16, initializer_range=0.5, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=None,
+    )  # fmt: skip
+    model = TransformersChatModel(MistralForCausalLM(config).eval(), tokenizer, name="tiny", max_batch_size=2)
+    requests = [asked(says("say " * (1 + number)), SamplingSettings(2 + number, 0.0)) for number in range(5)]
+    alone = [await one(model, request) for request in requests]
+    met = await together(model, requests)
+    await model.aclose()
+    assert [without_clock(completion) for completion in met] == [without_clock(completion) for completion in alone]
 
 
 @pytest.fixture

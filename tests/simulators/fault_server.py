@@ -119,6 +119,8 @@ class FaultServer:
             case "400 context":
                 error = {"message": "This model's maximum context length is 100 tokens. However, you requested 200 tokens."}
                 return web.json_response({"error": error}, status=400)
+            case "200 page":
+                return web.Response(text="<!doctype html><title>Sign in</title>", content_type="text/html")
             case _ if fault[:3].isdigit():
                 error = {"message": fault[3:].strip() or "no", "code": self.error_code}
                 return web.json_response({"error": error}, status=int(fault[:3]))

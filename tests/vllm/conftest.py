@@ -73,10 +73,10 @@ def engine(embedded_folder: str) -> Iterator[VLLMChatModel]:
 @pytest.fixture
 async def model(engine: VLLMChatModel) -> AsyncIterator[VLLMChatModel]:
     """The engine in this process, without adapter and with an empty prefix cache."""
-    engine._adapter = None
-    assert engine._engine.call(lambda each: each.reset_prefix_cache(), when_idle=True).result(60)
+    engine.dispatcher.adapter, engine._adapter_version = None, ""
+    assert await engine.dispatcher.call_when_idle(engine.engine.engine.reset_prefix_cache)
     yield engine
-    engine._adapter = None
+    engine.dispatcher.adapter, engine._adapter_version = None, ""
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from simulators.chat_models.protocol import ChatRequest, Completion, SamplingSettings
-from simulators.chat_models.vllm_engine import Submission
 from simulators.chat_models.vllm_model import VLLMChatModel
 from simulators.conversation import Message, Usage
 from simulators.errors import ConfigurationError, ContextOverflow
+from tests.chat_models.rows import row
 
 pytestmark = [
     pytest.mark.vllm,
@@ -35,6 +35,14 @@ def diary(text: str = "What was day 3 like?", sampling: SamplingSettings = GREED
     return ChatRequest((Message("system", LONG_PROMPT), Message("user", text)), sampling)
 
 
+async def running(model: VLLMChatModel, request: ChatRequest) -> asyncio.Task[Completion]:
+    """Return a call that the engine has begun to work on."""
+    call = asyncio.create_task(one(model, request))
+    await asyncio.sleep(0)
+    await model.dispatcher.call(lambda: None)
+    return call
+
+
 async def one(model: VLLMChatModel, request: ChatRequest) -> Completion:
     (completion,) = await model.complete(request)
     return completion
@@ -43,46 +51,40 @@ async def one(model: VLLMChatModel, request: ChatRequest) -> Completion:
 async def test_a_completion_tells_tokens_logprobs_and_usage(model: VLLMChatModel) -> None:
     completion = await one(model, ask(sampling=SamplingSettings(max_tokens=8)))
     assert completion.token_ids is not None and completion.logprobs is not None
-    assert model.tokenizer.decode(completion.token_ids, skip_special_tokens=True) == completion.text
+    assert model.template.tokenizer.decode(completion.token_ids, skip_special_tokens=True) == completion.text
     assert len(completion.logprobs) == len(completion.token_ids) == completion.usage.completion_tokens
     assert all(value <= 0 for value in completion.logprobs) and min(completion.logprobs) < 0
     assert completion.usage.prompt_tokens > 10 and completion.finish_reason == "length"
     assert completion.weights_version == model.weights_version
 
 
-async def test_logprobs_are_at_the_given_temperature_and_unknown_under_a_cut(model: VLLMChatModel) -> None:
+async def test_logprobs_are_at_the_given_temperature_and_after_the_cuts(model: VLLMChatModel) -> None:
     cold = SamplingSettings(max_tokens=1, temperature=0.2)
     sharp = await one(model, ask("The capital of France is", cold))
     greedy = await one(model, ask("The capital of France is", replace(cold, temperature=0.0)))
     if sharp.token_ids == greedy.token_ids:  # nearly always: it is five times as sharp
         assert sharp.logprobs and greedy.logprobs and sharp.logprobs[0] > greedy.logprobs[0]
-    cut = await one(model, ask(sampling=SamplingSettings(max_tokens=2, top_k=5)))
-    assert cut.token_ids is not None and cut.logprobs is None
+    certain = await one(model, ask(sampling=SamplingSettings(max_tokens=2, top_k=1)))
+    assert certain.logprobs == pytest.approx((0.0, 0.0), abs=1e-6)
 
 
 async def test_requests_made_together_reach_the_engine_together(model: VLLMChatModel, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[int] = []
-    submit = model._engine.submit
-
-    def watched(submissions: list[Submission]) -> None:
-        batches.append(len(submissions))
-        submit(submissions)
-
-    monkeypatch.setattr(model._engine, "submit", watched)
+    admit = model.engine.admit
+    monkeypatch.setattr(model.engine, "admit", lambda rows: (batches.append(len(rows)), admit(rows)))
     await asyncio.gather(*(model.complete(ask(f"Say {number}.")) for number in range(8)))
-    assert batches == [8]
+    assert [size for size in batches if size] == [8]
 
 
 async def test_a_later_request_joins_the_running_ones(model: VLLMChatModel) -> None:
-    long = asyncio.create_task(one(model, ask("Tell a story.", replace(ENDLESS, max_tokens=400))))
-    await asyncio.sleep(0.1)
+    long = await running(model, ask("Tell a story.", replace(ENDLESS, max_tokens=400)))
     await one(model, ask(sampling=replace(GREEDY, max_tokens=2)))
     assert not long.done()
     long.cancel()
     with pytest.raises(asyncio.CancelledError):
         await long
-    idle = model._engine.call(lambda engine: engine.has_unfinished_requests())
-    assert await asyncio.wrap_future(idle) is False  # given up by its caller, given up by the engine
+    unfinished = await model.dispatcher.call(model.engine.engine.has_unfinished_requests)
+    assert unfinished is False  # given up by its caller, given up by the engine
 
 
 async def test_settings_that_vllm_does_not_have_are_a_clear_error(model: VLLMChatModel) -> None:
@@ -101,12 +103,12 @@ async def test_stop_strings_are_cut_or_kept(model: VLLMChatModel) -> None:
 
 async def test_a_reply_prefix_heads_text_and_tokens(model: VLLMChatModel) -> None:
     completion = await one(model, ask(reply_prefix="What is the"))
-    prefix = model.tokenizer("What is the", add_special_tokens=False).input_ids
+    prefix = model.template.tokenizer("What is the", add_special_tokens=False).input_ids
     assert completion.text.startswith("What is the") and len(completion.text) > len("What is the")
     assert completion.token_ids is not None and list(completion.token_ids[: len(prefix)]) == prefix
     assert completion.logprobs is not None and set(completion.logprobs[: len(prefix)]) == {0.0}
     assert len(completion.logprobs) == len(completion.token_ids)
-    assert model.tokenizer.decode(completion.token_ids, skip_special_tokens=True) == completion.text
+    assert model.template.tokenizer.decode(completion.token_ids, skip_special_tokens=True) == completion.text
 
 
 async def test_samples_of_one_request_differ_and_their_prompt_is_counted_once(model: VLLMChatModel) -> None:
@@ -123,14 +125,14 @@ async def test_greedy_samples_are_drawn_once(model: VLLMChatModel) -> None:
 
 async def test_seeds_are_sent_only_when_asked_for(model: VLLMChatModel, monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = SamplingSettings(max_tokens=20)
-    assert model._sampling(ask(sampling=sampling, seed=5), 0, 100, False).seed is None
-    monkeypatch.setattr(model, "_options", replace(model._options, send_seed=True))
+    assert model.engine.sampling(row(sampling, 5)).seed is None
+    monkeypatch.setattr(model.engine, "_send_seed", True)
     first, again, other = [(await one(model, ask(sampling=sampling, seed=seed))).text for seed in (5, 5, 2**40)]
     assert first == again != other
 
 
 async def test_the_engine_does_not_start_from_the_same_seed_every_time(model: VLLMChatModel) -> None:
-    assert model._engine.engine.model_config.seed != 0  # vLLM's default
+    assert model.engine.engine.model_config.seed != 0  # vLLM's default
 
 
 async def test_a_json_schema_is_obeyed_and_a_nonsensical_one_left_out(model: VLLMChatModel) -> None:
@@ -196,15 +198,13 @@ async def test_calls_under_way_keep_their_adapter_and_it_goes_after_them(
 ) -> None:
     first, second = adapters
     old = await model.load_adapter("policy", first)
-    assert model._adapter is not None
-    number = model._adapter.request.lora_int_id
-    long = asyncio.create_task(one(model, ask("Tell a story.", ENDLESS)))
-    await asyncio.sleep(0.1)
+    number = model.dispatcher.adapter.lora_int_id
+    long = await running(model, ask("Tell a story.", ENDLESS))
     new = await model.load_adapter("policy", second)
     after = await one(model, ask())
     assert (await long).weights_version == old and after.weights_version == new != old
-    loaded = await asyncio.wrap_future(model._engine.call(lambda engine: engine.list_loras()))
-    assert model._adapter is not None and model._adapter.request.lora_int_id in loaded
+    loaded = await model.dispatcher.call(model.engine.engine.list_loras)
+    assert model.dispatcher.adapter.lora_int_id in loaded
     assert number not in loaded
 
 
@@ -228,8 +228,7 @@ async def test_new_weights_are_seen_and_those_under_way_finish_with_the_old(
     weights[name] = torch.randn_like(weights[name].float()).to(weights[name].dtype)
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     before = await one(model, diary())
-    long = asyncio.create_task(one(model, ask("Tell a story.", ENDLESS)))
-    await asyncio.sleep(0.05)
+    long = await running(model, ask("Tell a story.", ENDLESS))
     update = asyncio.create_task(model.reload_weights(tmp_path))
     assert (await long).weights_version == before.weights_version
     version = await update
