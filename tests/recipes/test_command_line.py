@@ -10,8 +10,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from recipes.command_line import RECIPES
-from recipes.overrides import as_entry, conf_dir
-from recipes.schema import SCHEMAS, register
+from recipes.configuration.choices import conf_dir, register
+from recipes.configuration.overrides import as_entry
+from recipes.configuration.schema import SCHEMAS
 from tests.conftest import REPOSITORY
 from tests.recipes.conftest import Collab
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.assembly import Models
-from recipes.group_schema import PolicyConfig
+from recipes.configuration.group_schema import PolicyConfig
+from recipes.running.models import Models
 from simulators.chat_models.server import ChatServer
 from simulators.errors import ConfigurationError
 from simulators.journal import Journal
