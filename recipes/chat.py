@@ -25,7 +25,6 @@ from recipes.configuration.launch import launch
 from recipes.configuration.schema import Chat
 from recipes.running import assembly
 from recipes.running.run import Run, open_run
-from recipes.running.run_folder import RunFolder
 from simulators.conversation import ConversationTree, Message, Outcome
 from simulators.errors import BudgetExhausted, ChatModelError, ConfigurationError, SimulatorError
 from simulators.forward_sampling import Future, Step, sample_reply
@@ -36,36 +35,37 @@ from simulators.tree_file import TreeFile
 
 def run(config: Chat) -> None:
     """Hold one conversation."""
-    with open_run(config) as run, _folder_of_a_talk(config) as folder:
+    root = Path(config.output_dir)
+    with _own_folder(config, root) as own, open_run(own, journal=root) as run:
         tasks = assembly.tasks(config).tasks
         if not 0 <= config.task < len(tasks):
             raise ConfigurationError(
                 f"task is {config.task}; {config.tasks} has {len(tasks)} tasks of split {config.split}, from 0"
             )
-        run.wait_for(_chat(config, folder, tasks[config.task], run))
+        run.wait_for(_chat(own, tasks[config.task], run))
 
 
 @contextmanager
-def _folder_of_a_talk(config: Chat) -> Iterator[Path]:
-    """Make the folder of one talk, with its configuration; where nothing was said it goes again.
+def _own_folder(config: Chat, root: Path) -> Iterator[Chat]:
+    """Give one talk a folder of its own; where nothing was said it goes again.
 
-    Whoever holds the run's journal is alone there, so a folder without trees is nobody else's: its talk was killed.
+    Whoever holds the journal in `root` is alone there, so a folder without trees is nobody else's: its talk was killed.
     """
-    root, number = Path(config.output_dir), 1
+    number = 1
     while (root / f"chat-{number:03d}" / "trees.jsonl").exists():
         number += 1
-    folder = RunFolder(replace(config, output_dir=str(root / f"chat-{number:03d}"))).path
+    folder = root / f"chat-{number:03d}"
     try:
-        yield folder
+        yield replace(config, output_dir=str(folder))
     finally:
-        if not (folder / "trees.jsonl").exists():
+        if folder.is_dir() and not (folder / "trees.jsonl").exists():
             for name in ("config.yaml", "versions.json"):
                 (folder / name).unlink(missing_ok=True)
             if not any(folder.iterdir()):
                 folder.rmdir()
 
 
-async def _chat(config: Chat, folder: Path, task: Task, run: Run) -> None:
+async def _chat(config: Chat, task: Task, run: Run) -> None:
     environment = assembly.policy_environment(config, run.models)
     policy = assembly.policy(config.policy, run.models, environment)
     print(f"task {task.id}: {task.goal}\n(an empty line lets the simulated user speak; /end ends and saves)\n")
@@ -83,7 +83,7 @@ async def _chat(config: Chat, folder: Path, task: Task, run: Run) -> None:
         "total": scored.reward,
         "components": scored.score.components if scored.score else {},
     }
-    trees = TreeFile(folder / "trees.jsonl")
+    trees = TreeFile(run.path / "trees.jsonl")
     trees.append(tree)
     trees.close()
     if scored.reward is not None:

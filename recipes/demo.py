@@ -33,7 +33,7 @@ WINDOWS = (0, 1, 2)
 def run(config: Demo) -> dict[str, Any]:
     """Run every stage and return the summary that is written to `summary.json`."""
     started = time.monotonic()
-    folder = RunFolder(config)
+    folder = RunFolder(config).claim()
     of_build, of_sft, of_evaluate = stage_configs(config)
 
     announce(1, "What is a reply worth? The same two replies under growing windows (CollabLLM Figure 6)")

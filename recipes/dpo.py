@@ -18,7 +18,7 @@ def run(config: Dpo) -> Path:
     """Train and return the adapter's folder."""
     from collab.training.dpo import train_dpo
 
-    folder = RunFolder(config)
+    folder = RunFolder(config).claim()
     rows = training_rows(Path(config.data), "dpo")
     trained = train_dpo(
         rows,

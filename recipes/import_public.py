@@ -25,7 +25,7 @@ def run(config: ImportPublic) -> DatasetStatistics:
     """Import a dataset and return the statistics of the datasets that it gives here."""
     pair_settings(config)
     export_settings(config)
-    folder = RunFolder(config)
+    folder = RunFolder(config).claim()
     skipped: list[str] = []
     try:
         trees = trees_from_rows(read_records(config.data, config.split), skipped if config.on_bad_record == "skip" else None)

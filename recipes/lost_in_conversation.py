@@ -19,6 +19,7 @@ from collab.environments.lost_in_conversation.loading import load_instructions, 
 from collab.environments.lost_in_conversation.schema import Instruction
 from collab.environments.lost_in_conversation.simulations import Simulation, UserSettings
 from collab.environments.lost_in_conversation.wording import WARNING
+from collab.environments.users import USERS
 from collab.evaluation.lost_in_conversation.results import SimulationResults
 from collab.evaluation.lost_in_conversation.runner import (
     SimulationPlayer,
@@ -88,14 +89,12 @@ def refuse_unknown_names(config: LostInConversation) -> None:
     Raises:
         ConfigurationError: naming the first that does not.
     """
-    given = {"user.kind": [config.user.kind], "classifier": [config.classifier], "simulations": config.simulations}
-    known = {"user.kind": ("scripted", "role_play"), "classifier": ("rules", "model"), "simulations": tuple(Simulation)}
-    for key, values in given.items():
-        for value in values:
-            if value not in known[key]:
-                raise ConfigurationError(
-                    f"{key}: unknown {value!r}{did_you_mean(value, known[key])}; known are {', '.join(known[key])}"
-                )
+    known = {"simulation": [str(each) for each in Simulation], "user kind": list(USERS), "classifier": ["rules", "model"]}
+    given = [("user kind", config.user.kind), ("classifier", config.classifier)]
+    for what, name in [*(("simulation", name) for name in config.simulations), *given]:
+        if name not in known[what]:
+            hint = did_you_mean(name, known[what])
+            raise ConfigurationError(f"unknown {what} {name!r}{hint}; known are {', '.join(known[what])}")
 
 
 def read_instructions(config: LostInConversation) -> list[Instruction]:

@@ -44,8 +44,10 @@ def run(folder: Path, *, trust: bool = False) -> bool:
     """
     config: Any = stored_configuration(folder, trust=trust)
     if type(config) not in REPLAYS:
-        names = ", ".join(kind.__name__ for kind in REPLAYS)
-        raise ConfigurationError(f"{folder} is a run of kind {type(config).__name__}; those that can be replayed are {names}")
+        raise ConfigurationError(
+            f"{folder} is neither a build nor an evaluation, an ablation, a judge-noise or a lost-in-conversation run, and only "
+            "those can be replayed"
+        )
     if isinstance(config, Tasks | LostInConversation):
         config = replace(config, limit=None)  # it may have been lowered since
     with built_in_names_only(not trust), open_run(config, replay=True) as run:

@@ -54,7 +54,7 @@ def run(config: ReportConfig) -> dict[str, Any]:
     if not config.stages and not runs:
         raise ConfigurationError("there is nothing to report; name stages, or runs=[FOLDER, ...]")
     configs = stage_configs(config)
-    folder = RunFolder(config)
+    folder = RunFolder(config).claim()
     times: dict[str, float] = {}
     cells: list[Cell] = []
     mechanisms: dict[str, Any] = {}
@@ -127,7 +127,7 @@ def stage_configs(config: ReportConfig) -> dict[str, Any]:
 
 def _train(config: Sft) -> None:
     """Train, unless that is done."""
-    folder = RunFolder(config)  # it refuses an adapter of other settings
+    folder = RunFolder(config).claim()  # it refuses an adapter of other settings
     if not (folder.path / "adapter" / "adapter_model.safetensors").is_file():
         sft.run(config)
 

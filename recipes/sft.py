@@ -19,7 +19,7 @@ def run(config: Sft) -> Path:
     """Train and return the adapter's folder."""
     from collab.training.sft import train_sft
 
-    folder = RunFolder(config)
+    folder = RunFolder(config).claim()
     rows = training_rows(Path(config.data), "sft")
     trained = train_sft(
         rows,

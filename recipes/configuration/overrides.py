@@ -75,7 +75,8 @@ def composed(config_name: str, overrides: Sequence[str]) -> DictConfig:
             raise ConfigurationError(f"unknown configuration key {key!r}{did_you_mean(key, known)}")
     for key in known:
         if key not in keys and not _is_open(key):
-            raise ConfigurationError(f"{key!r} cannot be taken out; only entries of {', '.join(_OPEN)} can")
+            taken_out = ", ".join(mapping for mapping in _OPEN if mapping in known)
+            raise ConfigurationError(f"{key!r} cannot be taken out; only entries of {taken_out} can")
     return config
 
 

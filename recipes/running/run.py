@@ -79,9 +79,13 @@ def open_run(config: RunConfig, *, journal: Path | None = None, replay: bool = F
         ConfigurationError: a secret in the configuration, another one's folder, a limit that cannot be.
         StorageError: the disk refuses, or another process has the journal.
     """
-    folder = RunFolder(config, claim=not replay)
+    folder = RunFolder(config)
+    if not replay:
+        folder.refuse_other()
     book = Journal((journal or folder.path) / "journal.jsonl", replay=replay)
     try:
+        if not replay:
+            folder.write_down()  # now that no other process is about to
         budget = Budget() if replay else budget_of(config, book)
         watch = Watch(book, budget, 1.0 if replay else config.max_failure_share)
         yield Run(folder, book, budget, Models(book, budget), watch, replay)

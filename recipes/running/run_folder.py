@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from omegaconf import OmegaConf
 
@@ -26,27 +26,43 @@ _LENGTHS = ("optimization.max_steps", "optimization.epochs")
 
 
 class RunFolder:
-    """The output folder of one run.
+    """The output folder of one run: `claim` it, and then write to it."""
 
-    A folder that holds results of another configuration is refused: mixing the two would make a dataset nobody asked for. What
-    may differ are the keys that decide nothing (`free` of the configuration's type), and how long to train, where it grew.
-    With `claim` false the folder is only looked at.
-
-    Raises:
-        ConfigurationError: naming the first key that differs, or that holds a secret.
-    """
-
-    def __init__(self, config: Recipe, *, claim: bool = True) -> None:
+    def __init__(self, config: Recipe) -> None:
         self.path = Path(config.output_dir)
+        self._config = config
         self._started = time.monotonic()
-        if not claim:
-            return
-        _refuse_secrets(asdict(config))
+
+    def claim(self) -> Self:
+        """Take the folder for the run: `refuse_other`, then write configuration and versions down.
+
+        Raises:
+            ConfigurationError, StorageError: as `refuse_other` does.
+        """
+        self.refuse_other()
+        self.write_down()
+        return self
+
+    def refuse_other(self) -> None:
+        """Refuse secrets, and a folder with results of another configuration: mixed they would be a dataset nobody asked for.
+
+        What may differ are the keys that decide nothing (`free` of the configuration's type), and how long to train, where that
+        grew.
+
+        Raises:
+            ConfigurationError: naming the first key that differs, or that holds a secret.
+            StorageError: the disk refuses.
+        """
+        _refuse_secrets(asdict(self._config))
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot write to output_dir {self.path}: {error.strerror}") from None
-        self._refuse_other_configuration(config)
+        self._refuse_other_configuration(self._config)
+
+    def write_down(self) -> None:
+        """Write configuration and versions."""
+        config = self._config
         write_whole(self.path / "config.yaml", as_yaml(config).encode())
         write_whole(self.path / "versions.json", f"{json.dumps(versions(), indent=1)}\n".encode())
 

@@ -101,12 +101,13 @@ def test_every_configuration_belongs_to_a_recipe() -> None:
         (["candidates.plain.count=two"], "candidates.plain.count: Value 'two' of type 'str' could not be converted to Integer"),
         (["candidates.plain.cont=2"], "candidates.plain.cont: there is no such key (did you mean 'count'?)"),
         (["candidates.mine.cont=2"], "candidates.mine.cont: there is no such key (did you mean 'count'?)"),
-        (["policy.sampling.stop=[a"], "no viable alternative at input '[a'"),
+        (["policy.sampling.stop=[a"], "policy.sampling.stop=[a cannot be read (no viable alternative at input '[a'); quote"),
+        (["policy.model=org/na,me"], "policy.model=org/na,me cannot be read (several values); quote a value with , = or brackets"),
+        (["policy.model=a/epoch=1"], "policy.model=a/epoch=1 cannot be read (mismatched input '=' expecting <EOF>); quote a value"),
         (["seed"], "'seed' is no override; write KEY=VALUE (did you mean 'seed'?)"),
         (
             ["~seed"],
-            "'seed' cannot be taken out; only entries of environment.options, candidates, environments, min_components, "
-            "policies, splits, users can",
+            "'seed' cannot be taken out; only entries of environment.options, user.options, candidates, min_components, splits can",
         ),
         (["~nothing"], "unknown configuration key 'nothing'"),
     ],
