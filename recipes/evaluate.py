@@ -55,8 +55,8 @@ def run(config: Evaluate) -> list[Cell]:
     planned = parts(config)
     for part in planned:
         part.refuse_other(Path(config.output_dir))
+    tasks = _tasks(planned)
     with open_run(config) as run:
-        tasks = _tasks(planned)
         for environment, own in tasks.items():
             refuse_changed(run.path, own, environment)
         for part in planned:

@@ -44,7 +44,8 @@ def load_object(name: str, what: str, built_in: Mapping[str, str] | None = None)
     if name in built_in:
         return _imported(built_in[name], what)
     if ":" not in name:
-        known = f"known are {', '.join(sorted(built_in))} and any module:name" if built_in else "write module:name"
+        names = (" and " if len(built_in) == 2 else ", ").join(built_in)
+        known = f"known are {names}, and any module:function" if names else "write module:function"
         raise ConfigurationError(f"unknown {what} {name!r}{did_you_mean(name, built_in)}; {known}")
     if _BUILT_IN_ONLY.get():
         raise ConfigurationError(
@@ -54,7 +55,7 @@ def load_object(name: str, what: str, built_in: Mapping[str, str] | None = None)
         sys.path.insert(0, here)  # not without need: what lies there stands before a library of the same name
     found = _imported(name, what)
     if not callable(found):
-        raise ConfigurationError(f"{what} {name!r} is neither a function nor a class")
+        raise ConfigurationError(f"{what} {name!r} is not a function or a class")
     return found
 
 

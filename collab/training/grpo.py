@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 from collab.environments.domain import Environment
 from collab.tasks.task import Task
 from collab.training.episode import EpisodeStart
+from collab.training.online_method import OnlineMethod
 from collab.training.online_run import OnlineRun, RunOptions, online_arguments, train_online
 from collab.training.online_settings import VARIANTS, GRPOSettings
 
@@ -69,7 +70,7 @@ def build_trainer(run: OnlineRun, settings: GRPOSettings) -> GroupTrainer:
     )
 
 
-class GRPO:
+class GRPO(OnlineMethod):
     """The method as the command line chooses it (`collab.training.online_method`)."""
 
     name = "grpo"

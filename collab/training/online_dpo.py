@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 from collab.environments.domain import Environment
 from collab.tasks.task import Task
 from collab.training.episode import EpisodeStart
+from collab.training.online_method import OnlineMethod
 from collab.training.online_run import OnlineRun, RunOptions, online_arguments, train_online
 from collab.training.online_settings import OnlineDPOSettings
 
@@ -69,7 +70,7 @@ def build_trainer(run: OnlineRun, settings: OnlineDPOSettings) -> PairTrainer:
     return PairTrainer(source, min_gap=settings.min_gap, args=arguments, **run.common())
 
 
-class OnlineDPO:
+class OnlineDPO(OnlineMethod):
     """The method as the command line chooses it (`collab.training.online_method`)."""
 
     name = "online_dpo"

@@ -5,7 +5,7 @@ A method of your own needs no entry: name its class as `module:Class` (`collab t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from simulators.errors import ConfigurationError
 from simulators.object_reference import load_object
@@ -21,7 +21,7 @@ METHODS: dict[str, str] = {
 }
 
 
-class OnlineMethod(Protocol):
+class OnlineMethod:
     """An online method: a class that is never instantiated.
 
     `name` stands in logs and progress. `Settings` is a dataclass with a `rollout: RolloutSettings` in it; the command line gives
@@ -38,7 +38,7 @@ class OnlineMethod(Protocol):
         Raises:
             ConfigurationError: for sizes that do not divide, too few tasks, an unknown model, an unsupported TRL.
         """
-        ...
+        raise NotImplementedError
 
 
 def load_method(name: str) -> type[OnlineMethod]:

@@ -32,8 +32,14 @@ def environment(config: Play, models: Models, count_tokens: Callable[[str], int]
         role_play=config.user.role_play(),
         token_penalty=config.environment.token_penalty,
     )
-    chosen = {"user": config.user.kind, "user_options": config.user.options, "reward": config.reward.terms}
-    return load_environment(config.environment.name, resources, config.environment.options, **chosen)
+    return load_environment(
+        config.environment.name,
+        resources,
+        config.environment.options,
+        user=config.user.kind,
+        user_options=config.user.options,
+        reward=config.reward.terms,
+    )
 
 
 def policy_environment(config: Tasks, models: Models) -> Environment:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from recipes.configuration.group_schema import PolicyConfig
 from recipes.running.models import Models
 from simulators.chat_models.server import ChatServer
