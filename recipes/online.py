@@ -56,7 +56,7 @@ def run(config: Online) -> Path:
         finally:
             asyncio.run(run.models.aclose())
         if rank == "0":
-            run.log(config.algorithm)
+            run.log(method.name)
             print(f"trained in {environment.name} on {len(tasks)} tasks -> {trained}")
     return trained
 

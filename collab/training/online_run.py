@@ -156,6 +156,7 @@ class OnlineRun:
     def common(self) -> dict[str, Any]:
         """Return what every trainer of this run is given: model, tokenizer, a new adapter's configuration, callbacks."""
         from collab.training.metrics_log import MetricsLog
+        from collab.training.planned_rate import PlannedRate
         from collab.training.progress_bar import ProgressBar
 
         tokenizer = load_tokenizer(self.model)
@@ -164,7 +165,7 @@ class OnlineRun:
             "model": load_for_training(self.model, self.adapter, self.lora),
             "tokenizer": tokenizer,
             "peft_config": None if self.adapter else self.lora.peft_config(),
-            "callbacks": [MetricsLog(self.output_dir / "metrics.jsonl", self.method), ProgressBar(self.method)],
+            "callbacks": [MetricsLog(self.output_dir / "metrics.jsonl", self.method), ProgressBar(self.method), PlannedRate()],
         }
 
     def train(self, trainer: ConversationTrainer) -> Path:
