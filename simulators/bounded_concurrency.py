@@ -17,8 +17,7 @@ async def each(
 ) -> None:
     """Do every piece of work, begun in their order, as many at once as `limit` allows (which several loops may share).
 
-    The first error cancels the others and is raised in an `ExceptionGroup`, as by `asyncio.TaskGroup`. `done` is called after
-    each piece.
+    The first error cancels the others and is raised. `done` is called after each piece.
     """
 
     async def one(piece: Piece) -> None:
@@ -28,7 +27,10 @@ async def each(
             limit.release()
         done()
 
-    async with asyncio.TaskGroup() as group:
-        for piece in pieces:
-            await limit.acquire()
-            group.create_task(one(piece))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for piece in pieces:
+                await limit.acquire()
+                group.create_task(one(piece))
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
