@@ -43,14 +43,8 @@ def test_the_bundled_problems(collab: Collab, served: list[str]) -> None:
     assert json.loads(ended.out.strip().splitlines()[-1]) == {"conversations": 6, "failures": {}}
 
 
-BUNDLED = [
-    "lost-in-conversation",
-    "instructions=bundled",
-    "simulations=[full,sharded]",
-    "limit=3",
-    "policy=scripted",
-    "output_dir=run",
-]
+SCRIPTED = ["policy=scripted", "output_dir=run"]
+BUNDLED = ["lost-in-conversation", "instructions=bundled", "simulations=[full,sharded]", "limit=3", *SCRIPTED]
 
 
 def test_the_budget_ends_it_and_a_larger_one_goes_on(collab: Collab) -> None:
@@ -78,9 +72,7 @@ def test_a_folder_of_other_settings_or_of_another_problem_is_refused(collab: Col
     command = ["lost-in-conversation", "instructions=mine.json", "split=train", "simulations=[full]", "runs=1", "policy=scripted"]
     assert collab(*command, "output_dir=run").status == 0
     refused = collab(*command, "output_dir=run", "policy.sampling.temperature=0.5")
-    assert (
-        refused.status == 1 and "holds a run with policy.sampling.temperature=1.0, and this one has 0.5" in refused.sentence
-    )
+    assert refused.status == 1 and "holds a run with policy.sampling.temperature=1.0, and this one has 0.5" in refused.sentence
     source[0]["answer"] = "#### 12345"
     Path("mine.json").write_text(json.dumps(source))
     refused = collab(*command, "output_dir=run")
