@@ -31,6 +31,18 @@ def built_in_names_only(active: bool = True) -> Iterator[None]:
         _BUILT_IN_ONLY.reset(token)
 
 
+def refuse_foreign(what: str, name: object) -> None:
+    """Refuse a program that the configuration names, where only built-in names may be looked up.
+
+    Raises:
+        ConfigurationError: so it is.
+    """
+    if _BUILT_IN_ONLY.get():
+        raise ConfigurationError(
+            f"{what} {name!r} is code that a stored configuration names, and is not run unasked; give --trust if you know it"
+        )
+
+
 def load_object(name: str, what: str, built_in: Mapping[str, str] | None = None) -> Callable[..., Any]:
     """Return the function or class of a built-in name or of `module:name`; `what` it is stands in the errors.
 
@@ -47,10 +59,7 @@ def load_object(name: str, what: str, built_in: Mapping[str, str] | None = None)
         names = (" and " if len(built_in) == 2 else ", ").join(built_in)
         known = f"known are {names}, and any module:function" if names else "write module:function"
         raise ConfigurationError(f"unknown {what} {name!r}{did_you_mean(name, built_in)}; {known}")
-    if _BUILT_IN_ONLY.get():
-        raise ConfigurationError(
-            f"{what} {name!r} is code that a stored configuration names, and is not run unasked; give --trust if you know it"
-        )
+    refuse_foreign(what, name)
     if name.partition(".")[0] not in _OURS and (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # not without need: what lies there stands before a library of the same name
     found = _imported(name, what)

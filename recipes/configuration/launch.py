@@ -6,6 +6,8 @@ anything is loaded, and the nearest key is named.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import warnings
@@ -43,7 +45,10 @@ def launch(kind: type[Config], main: Callable[[Config], object], arguments: Sequ
         run_guarded(lambda: main(overrides.typed(kind, config)))
 
     sys.argv = [f"collab-{name}", *overrides.as_entries(arguments)]
-    hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(guarded)()
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown) if {"--cfg", "-c"} & set(arguments) else contextlib.nullcontext():
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(guarded)()
+    print(shown.getvalue(), end="")  # here a reader may have gone (`| head`), in Hydra it would be a traceback
 
 
 def run_guarded(action: Callable[[], object]) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -26,6 +27,41 @@ def test_help_lists_every_command(collab: Collab, arguments: list[str]) -> None:
     for words, (_, what) in RECIPES.items():
         assert f"  {' '.join(words)} " in ended.out
         assert what in ended.out
+
+
+def test_the_version_is_that_of_the_package(collab: Collab) -> None:
+    ended = collab("--version")
+    assert (ended.status, ended.out) == (0, f"collab {metadata.version('collab')}\n")
+
+
+@pytest.mark.parametrize("words", sorted(RECIPES))
+def test_every_command_explains_itself(collab: Collab, words: tuple[str, ...]) -> None:
+    ended = collab(*words, "--help")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith(f"usage: collab {' '.join(words)}")
+    assert max(map(len, ended.out.splitlines())) <= 140
+    if words == ("build",):
+        assert "environment=abg_coqa|code_chat|" in ended.out and "policy.sampling.max_tokens, policy.sampling.temp" in ended.out
+        assert ended.out.count("A chat model. `backend` is transformers") == 1
+
+
+@pytest.mark.parametrize("group", ["train", "model"])
+def test_a_group_of_commands_lists_them(collab: Collab, group: str) -> None:
+    ended = collab(group, "--help")
+    assert ended.status == 0
+    shown = [line for line in ended.out.splitlines() if line.startswith("  ")]
+    assert len(shown) == sum(words[0] == group for words in RECIPES) and all(line.startswith(f"  {group} ") for line in shown)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["build", "--cfg", "job"]])
+def test_help_may_be_cut_short(arguments: list[str]) -> None:
+    """`collab --help | head`: the reader goes before everything is written."""
+    command = [sys.executable, "-m", "recipes.command_line", *arguments]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 0
 
 
 def test_help_and_the_packages_themselves_import_nothing_heavy() -> None:
@@ -65,7 +101,8 @@ def test_public_names_are_found() -> None:
 def test_an_unknown_command_names_the_nearest(collab: Collab, arguments: list[str], near: str) -> None:
     ended = collab(*arguments)
     assert ended.status == 2
-    assert ended.err.startswith(f"collab: there is no command {' '.join(arguments[:2])!r}; did you mean `{near}`?\n")
+    first = f"collab: there is no command {' '.join(arguments[:2])!r}; did you mean `{near}`?"
+    assert ended.err.splitlines() == [first, "`collab --help` lists them"]
     assert "Traceback" not in ended.err
 
 

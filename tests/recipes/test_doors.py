@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from collab.environments.registry import DOMAINS
+from collab.sandbox.selection import load_sandbox
+from simulators.errors import ConfigurationError
+from simulators.object_reference import built_in_names_only
 from simulators.tree_file import read_trees
 from tests.recipes.conftest import Collab
 
@@ -185,6 +188,13 @@ def test_a_run_of_somebody_else_runs_none_of_its_code(collab: Collab, line: str,
     if "door" in line:
         collab("replay", "run", "--trust")
         assert Path("executed").exists()
+
+
+@pytest.mark.parametrize("which", [("door:domain",), ({"container": ["touch", "executed"]},), ("auto", "./door")])
+def test_a_run_of_somebody_else_chooses_no_sandbox_of_its_own(which: tuple[object, ...]) -> None:
+    with built_in_names_only(), pytest.raises(ConfigurationError, match="is code that a stored configuration names"):
+        load_sandbox(*which)  # type: ignore[arg-type]
+    assert not Path("executed").exists()
 
 
 def test_a_replay_with_trust_runs_what_its_owner_wrote(collab: Collab) -> None:
