@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -37,83 +37,90 @@ from collab.evaluation.statistics import MeanEstimate
 from collab.evaluation.tables import Column, Row, Table
 from collab.rewards.judge import helpfulness_judge
 from collab.tasks.task import Task
-from recipes import assembly
-from recipes.assembly import plain
 from recipes.build import candidate_sources, print_skipped
-from recipes.launch import launch
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import Ablation
 from recipes.merge import keep_trees
-from recipes.progress import Watch
-from recipes.run_folder import RunFolder
+from recipes.running import assembly
+from recipes.running.replaying import Replayed, compared, task_of
+from recipes.running.run import Run, open_run
+from recipes.running.task_record import refuse_changed
+from simulators.bounded_concurrency import each
 from simulators.errors import ConfigurationError, TooManyFailures
+from simulators.tree_file import read_trees
 from simulators.whole_file import write_whole
 
 _HIGHER_IS_WORSE = (TOKENS,)
 _SHOWN_METRICS = 6
 
 
-def run(config: Any) -> dict[str, Any]:
+def run(config: Ablation) -> dict[str, Any]:
     """Rate the replies of every task and return the summary that is written to `summary.json`."""
     if not config.windows or any(window < 1 for window in config.windows):
-        raise ConfigurationError(f"windows are {list(config.windows)}; MR needs at least one of 1 turn or more")
+        raise ConfigurationError(f"windows are {config.windows}; MR needs at least one of 1 turn or more")
     for name in ("num_samples", "outcome_samples"):
-        if config[name] < 1:
-            raise ConfigurationError(f"{name} is {config[name]}; it must be at least 1")
-    folder = RunFolder(config)
-    loaded = assembly.tasks(config)
-    print_skipped(loaded.skipped)
-    with assembly.open_journal(folder.path) as journal:
-        watch = Watch(journal, spending := assembly.budget(config, journal), config.max_failure_share)
-        rated = asyncio.run(_rate(config, loaded.tasks, assembly.Models(journal, spending), watch))
-        folder.log_metrics("ablation", outcomes=watch.outcomes(), calls=journal.summary())
+        if (count := getattr(config, name)) < 1:
+            raise ConfigurationError(f"{name} is {count}; it must be at least 1")
+    with open_run(config) as run:
+        folder, loaded = run.path, assembly.tasks(config)
+        print_skipped(loaded.skipped)
+        refuse_changed(folder, loaded.tasks)
+        rated = run.wait_for(_rate(config, loaded.tasks, run))
+        run.log("ablation")
     if not any(task.replies for task in rated):
         reason = next((task.stopped for task in rated if task.stopped), "every reply failed")
         raise TooManyFailures(f"no task has a reply to rate: {reason}")
-    keep_trees([task.tree for task in rated if task.replies], folder.path / "trees.jsonl")
+    keep_trees([task.tree for task in rated if task.replies], folder / "trees.jsonl")
     for name in mechanisms(rated):
         trees = pair_trees(rated, name)
-        card = {**plain(config), "mechanism": name}
-        export_datasets(trees, folder.path / "mechanisms" / slug(name), pairs=PairSettings(config.min_gap), card=card)
+        card = {**asdict(config), "mechanism": name}
+        export_datasets(trees, folder / "mechanisms" / slug(name), pairs=PairSettings(config.min_gap), card=card)
     summary = summarize(rated)
-    write_whole(folder.path / "summary.json", f"{json.dumps(summary, indent=1, ensure_ascii=False)}\n".encode())
-    page = report(rated, summary, config).write(folder.path)
+    write_whole(folder / "summary.json", f"{json.dumps(summary, indent=1, ensure_ascii=False)}\n".encode())
+    page = report(rated, summary, config).write(folder)
     print_outcomes(rated)
-    print(f"report: {page}\nDPO pairs by mechanism: {folder.path / 'mechanisms'}")
+    print(f"report: {page}\nDPO pairs by mechanism: {folder / 'mechanisms'}")
     return summary
 
 
-async def _rate(config: Any, tasks: Sequence[Task], models: assembly.Models, watch: Watch) -> list[RatedTask]:
-    try:
-        environment = assembly.environment(config, models)
-        policy = assembly.policy(config.policy, models, environment)
-        judge = environment.resources.judge_model
-        ablation = RewardAblation(
-            environment,
-            policy,
-            candidate_sources(config, models, environment, policy),
-            sorted(config.windows),
-            config.num_samples,
-            config.outcome_samples,
-            config.seed,
-            helpfulness_judge(judge) if judge is not None else None,
-            watch.observe,
-        )
-        if sum(source.count for source in ablation.sources) < 2:
-            raise ConfigurationError("comparing rewards needs at least two replies a task; give more candidates")
-        rated: dict[int, RatedTask] = {}
-        waiting = iter(enumerate(tasks))
+async def _rate(config: Ablation, tasks: Sequence[Task], run: Run) -> list[RatedTask]:
+    ablation = _ablation(config, run)
+    rated: dict[str, RatedTask] = {}
 
-        async def worker() -> None:
-            for place, task in waiting:
-                rated[place] = await ablation.rate(task)
-                advance()
+    async def rate(task: Task) -> None:
+        rated[task.id] = await ablation.rate(task)
 
-        with watch.tasks("tasks", len(tasks)) as advance:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(config.max_open_tasks, len(tasks))):
-                    group.create_task(worker())
-        return [rated[place] for place in sorted(rated)]
-    finally:
-        await models.aclose()
+    with run.watch.tasks("tasks", len(tasks)) as advance:
+        await each(tasks, rate, asyncio.Semaphore(config.max_open_tasks), advance)
+    return [rated[task.id] for task in tasks]
+
+
+async def replayed(config: Ablation, run: Run) -> AsyncIterator[Replayed]:
+    """Yield every recorded tree of an ablation with the one that its journal gives (`collab replay`)."""
+    ablation = _ablation(config, run)
+    tasks = {task.id: task for task in assembly.tasks(config).tasks}
+    for recorded in read_trees(run.path):
+        yield compared(recorded, (await ablation.rate(task_of(recorded, tasks, run.path))).tree)
+
+
+def _ablation(config: Ablation, run: Run) -> RewardAblation:
+    environment = assembly.policy_environment(config, run.models)
+    policy = assembly.policy(config.policy, run.models, environment)
+    judge = environment.resources.judge_model
+    ablation = RewardAblation(
+        environment,
+        policy,
+        candidate_sources(config, run.models, environment, policy),
+        sorted(config.windows),
+        config.num_samples,
+        config.outcome_samples,
+        config.seed,
+        helpfulness_judge(judge) if judge is not None else None,
+        run.watch.observe,
+    )
+    if sum(source.count for source in ablation.sources) < 2:
+        raise ConfigurationError("comparing rewards needs at least two replies a task; give more candidates")
+    return ablation
 
 
 def slug(name: str) -> str:
@@ -136,7 +143,7 @@ def _plain(estimates: dict[str, MeanEstimate]) -> dict[str, Any]:
     return {name: asdict(estimate) for name, estimate in estimates.items()}
 
 
-def report(rated: Sequence[RatedTask], summary: dict[str, Any], config: Any) -> Report:
+def report(rated: Sequence[RatedTask], summary: dict[str, Any], config: Ablation) -> Report:
     """Return the report: what followed from each mechanism's choices, how the mechanisms agree, and pairs like Figure 6."""
     outcomes = outcomes_by_mechanism(rated)
     page = Report("Reward ablation", f"{summary['replies']} replies to {summary['tasks']} openings under every reward mechanism.")
@@ -163,7 +170,7 @@ def report(rated: Sequence[RatedTask], summary: dict[str, Any], config: Any) -> 
         rewards = {"A": dict(first.rewards), "B": dict(second.rewards)}
         page.add_figure(rewards_by_window(rewards), f"pair-{number}", f"Rewards of two replies of task {first.task_id}")
         _add_replies(page, rated, first, second)
-    page.set_provenance(plain(config), {"run": config.seed})
+    page.set_provenance(asdict(config), {"run": config.seed})
     return page
 
 
@@ -222,7 +229,7 @@ def print_outcomes(rated: Sequence[RatedTask]) -> None:
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("ablation", run)
+    launch(Ablation, run)
 
 
 if __name__ == "__main__":

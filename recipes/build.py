@@ -13,12 +13,9 @@ thresholds, splits or layouts to write the datasets again from the same trees.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
 
 from collab.data.builder import CandidateSource, DatasetBuilder
 from collab.data.critical_path import critical_path_s
@@ -28,61 +25,55 @@ from collab.data.tree_set import TreeSet
 from collab.environments.domain import Environment
 from collab.mr import MultiturnReward
 from collab.tasks.task import Task
-from recipes import assembly, held_out, shards
-from recipes.assembly import as_object, plain
-from recipes.datasets import licence, write_datasets
-from recipes.group_schema import PolicyConfig
-from recipes.launch import launch
-from recipes.progress import Watch
-from recipes.run_folder import RunFolder
-from recipes.task_record import refuse_changed
+from recipes.configuration.group_schema import Candidate
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import Ablation, Build
+from recipes.running import assembly, held_out, shards
+from recipes.running.datasets import licence, write_datasets
+from recipes.running.models import Models
+from recipes.running.replaying import Replayed, compared, task_of
+from recipes.running.run import Run, open_run
+from recipes.running.task_record import refuse_changed
 from simulators.adaptive_sampling import AdaptiveSampling
+from simulators.bounded_concurrency import each
 from simulators.conversation import ConversationTree
 from simulators.errors import ConfigurationError, TooManyFailures
 from simulators.journal import Journal
 from simulators.policy import Policy
-from simulators.tree_file import TreeFile
+from simulators.tree_file import TreeFile, read_trees
 
 _SHOWN = 20
 """How many skipped records are printed; the manifest has all of them."""
 
 
-def run(config: Any) -> DatasetStatistics:
+def run(config: Build) -> DatasetStatistics:
     """Build the dataset (or the shard of one) of a configuration and return its statistics."""
     config = shards.own_configuration(config)
-    folder = RunFolder(config)
-    loaded = assembly.tasks(config)
-    print_skipped(loaded.skipped)
-    tasks, source_licence = shards.part_of(loaded.tasks, config.shard), licence(config)
-    held_out.announce(tasks, config)
-    refuse_changed(folder.path, tasks)
-    with assembly.open_journal(folder.path) as journal:
-        finished, stopped = shards.open_trees(folder.path)
+    with open_run(config) as run:
+        loaded = assembly.tasks(config)
+        print_skipped(loaded.skipped)
+        tasks, source_licence = shards.part_of(loaded.tasks, config.shard), licence(config)
+        held_out.announce(tasks, config)
+        refuse_changed(run.path, tasks)
+        finished, stopped = shards.open_trees(run.path)
         try:
-            watch = Watch(journal, spending := assembly.budget(config, journal), config.max_failure_share)
             work = Work(finished, stopped)
-            asyncio.run(_build(config, tasks, work, assembly.Models(journal, spending), watch))
+            run.wait_for(_build(config, tasks, work, run))
             trees = TreeSet([finished, stopped], only={task.id for task in tasks})
-            figures = write_datasets(config, trees, folder.path / "dataset", source_licence)
+            figures = write_datasets(config, trees, run.path / "dataset", source_licence)
         finally:
             shards.close_trees(finished, stopped)
-        shards.write_manifest(folder.path, tasks, source_licence, loaded.skipped)
-        folder.log_metrics(
-            "build",
-            **as_plain(figures),
-            skipped_records=len(loaded.skipped),
-            outcomes=watch.outcomes(),
-            calls=journal.summary(),
-            speed=watch.speed(work.chain_s, as_object(config.engine)),
-        )
-    print_summary(folder.path, figures, journal)
+        shards.write_manifest(run.path, tasks, source_licence, loaded.skipped)
+        speed = run.watch.speed(work.chain_s, config.engine)
+        run.log("build", **as_plain(figures), skipped_records=len(loaded.skipped), speed=speed)
+    print_summary(run.path, figures, run.journal)
     if work.reasons:
         problem = f"{len(work.reasons)} of {len(tasks)} tasks stopped early; the first at {work.reasons[0]}"
         if not figures.conversations:
             raise TooManyFailures(problem)
         print(f"{problem}; start the same command again to try them again")
     if config.push_to is not None:
-        print(f"pushed to {push_dataset(folder.path / 'dataset', config.push_to, private=config.push_private)}")
+        print(f"pushed to {push_dataset(run.path / 'dataset', config.push_to, private=config.push_private)}")
     return figures
 
 
@@ -106,51 +97,51 @@ class Work:
         (self.finished if reason is None else self.stopped).append(tree)
 
 
-async def _build(config: Any, tasks: Sequence[Task], work: Work, models: assembly.Models, watch: Watch) -> None:
+async def _build(config: Build, tasks: Sequence[Task], work: Work, run: Run) -> None:
     """Build the tree of every task that is not finished yet, `max_open_tasks` at a time."""
-    try:
-        environment = assembly.environment(config, models)
-        builder = dataset_builder(config, models, environment, watch)
-        waiting = iter(tasks)
+    builder = dataset_builder(config, run)
 
-        async def worker() -> None:
-            for task in waiting:
-                if task.id not in work.finished:
-                    work.add(await builder.build(task))
-                advance()
+    async def build(task: Task) -> None:
+        if task.id not in work.finished:
+            work.add(await builder.build(task))
 
-        with watch.tasks("tasks", len(tasks)) as advance:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(config.max_open_tasks, len(tasks))):
-                    group.create_task(worker())
-    finally:
-        await models.aclose()
+    with run.watch.tasks("tasks", len(tasks)) as advance:
+        await each(tasks, build, asyncio.Semaphore(config.max_open_tasks), advance)
 
 
-def dataset_builder(config: Any, models: assembly.Models, environment: Environment, watch: Watch) -> DatasetBuilder:
+async def replayed(config: Build, run: Run) -> AsyncIterator[Replayed]:
+    """Yield every recorded tree of a build with the one that its journal gives (`collab replay`)."""
+    builder = dataset_builder(config, run)
+    tasks = {task.id: task for task in assembly.tasks(config).tasks}
+    for recorded in read_trees(run.path):
+        yield compared(recorded, await builder.build(task_of(recorded, tasks, run.path)))
+
+
+def dataset_builder(config: Build, run: Run) -> DatasetBuilder:
     """Return the builder of a configuration.
 
     Raises:
         ConfigurationError: for a window below 0, no samples, or fewer than two candidates a turn.
     """
-    policy = assembly.policy(config.policy, models, environment)
+    environment = assembly.policy_environment(config, run.models)
+    policy = assembly.policy(config.policy, run.models, environment)
     sampling = config.forward_sampling
     try:
-        reward = MultiturnReward(
-            environment, policy, sampling.window_turns, sampling.num_samples, config.seed, watch.observe
-        )  # fmt: skip
+        reward = MultiturnReward(environment, policy, sampling.window_turns, sampling.num_samples, config.seed, run.watch.observe)
         adaptive = None
         if sampling.max_samples is not None:
             adaptive = AdaptiveSampling(sampling.num_samples, sampling.max_samples, sampling.confidence)
     except ValueError as error:
         raise ConfigurationError(f"forward_sampling: {error}") from None
-    sources = candidate_sources(config, models, environment, policy)
+    sources = candidate_sources(config, run.models, environment, policy)
     return DatasetBuilder(
         environment, reward, sources, config.seed, config.max_turns, config.max_conversation_tokens, adaptive
     )  # fmt: skip
 
 
-def candidate_sources(config: Any, models: assembly.Models, environment: Environment, policy: Policy) -> list[CandidateSource]:
+def candidate_sources(
+    config: Build | Ablation, models: Models, environment: Environment, policy: Policy
+) -> list[CandidateSource]:
     """Return where the candidates of a turn come from.
 
     Raises:
@@ -159,27 +150,24 @@ def candidate_sources(config: Any, models: assembly.Models, environment: Environ
     return [
         source
         for name, entry in config.candidates.items()
-        for source in _sources(str(name), entry, config, policy, models, environment)
+        for source in _sources(name, entry, config, policy, models, environment)
     ]
 
 
 def _sources(
-    name: str, entry: Any, config: Any, policy: Policy, models: assembly.Models, environment: Environment
+    name: str, entry: Candidate, config: Build | Ablation, policy: Policy, models: Models, environment: Environment
 ) -> list[CandidateSource]:
     """Return the sources of one entry of `candidates`: its count is dealt out over its reply prefixes in turn."""
     if entry.count < 0:
         raise ConfigurationError(f"candidates.{name}.count is {entry.count}; it must not be negative")
     own = config.policy
     if entry.policy:
-        own = assembly.overridden(config.policy, entry.policy, f"candidates.{name}.policy", PolicyConfig)
+        own = assembly.overridden(config.policy, entry.policy, f"candidates.{name}.policy")
         policy = assembly.policy(own, models, environment)
-    settings = {**plain(own.sampling), "include_stop": entry.include_stop or own.sampling.include_stop}
-    for key in ("temperature", "max_tokens", "stop"):
-        if entry[key] is not None:
-            settings[key] = entry[key]
+    changes = {key: value for key in ("temperature", "max_tokens", "stop") if (value := getattr(entry, key)) is not None}
+    sampling = replace(own.sampling, include_stop=entry.include_stop or own.sampling.include_stop, **changes).settings()
     prompt = assembly.system_prompt(entry.prompt, environment) if entry.prompt is not None else policy.system_prompt
-    sampling = assembly.sampling(OmegaConf.create(settings))
-    prefixes = list(entry.reply_prefixes) or [""]
+    prefixes = entry.reply_prefixes or [""]
     counts = [len(range(start, entry.count, len(prefixes))) for start in range(len(prefixes))]
     return [
         CandidateSource(Policy(policy.model, sampling, prompt, prefix, name), count)
@@ -211,7 +199,7 @@ def print_summary(folder: Path, figures: DatasetStatistics, journal: Journal) ->
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("build", run)
+    launch(Build, run)
 
 
 if __name__ == "__main__":

@@ -15,16 +15,16 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from collab.environments.domain import Environment
 from collab.mr import ScoredFuture, score_future
 from collab.tasks.task import Task
-from recipes import assembly
-from recipes.launch import launch
-from recipes.run_folder import RunFolder
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import Chat
+from recipes.running import assembly
+from recipes.running.run import Run, open_run
 from simulators.conversation import Conversation, ConversationTree, Outcome
 from simulators.errors import BudgetExhausted, ChatModelError, ConfigurationError, SimulatorError
 from simulators.forward_sampling import Future, Step, carry_on, future_seeds
@@ -33,55 +33,49 @@ from simulators.tree_file import TreeFile
 from simulators.users.protocol import User, UserTurn
 
 
-def run(config: Any) -> None:
+def run(config: Chat) -> None:
     """Hold one conversation."""
     root = Path(config.output_dir)
-    with assembly.open_journal(root) as journal, _folder_of_a_talk(config, root) as folder:
+    with _own_folder(config, root) as own, open_run(own, journal=root) as run:
         tasks = assembly.tasks(config).tasks
         if not 0 <= config.task < len(tasks):
             raise ConfigurationError(
                 f"task is {config.task}; {config.tasks} has {len(tasks)} tasks of split {config.split}, from 0"
             )
-        models = assembly.Models(journal, assembly.budget(config, journal))
-        asyncio.run(_chat(config, folder, tasks[config.task], models))
+        run.wait_for(_chat(own, tasks[config.task], run))
 
 
 @contextmanager
-def _folder_of_a_talk(config: Any, root: Path) -> Iterator[Path]:
-    """Make the folder of one talk, with its configuration; where nothing was said it goes again.
+def _own_folder(config: Chat, root: Path) -> Iterator[Chat]:
+    """Give one talk a folder of its own; where nothing was said it goes again.
 
-    Whoever holds the journal is alone in `root`, so a folder without trees is nobody else's: its talk was killed.
+    Whoever holds the journal in `root` is alone there, so a folder without trees is nobody else's: its talk was killed.
     """
     number = 1
     while (root / f"chat-{number:03d}" / "trees.jsonl").exists():
         number += 1
-    own = config.copy()
-    own.output_dir = str(root / f"chat-{number:03d}")
-    folder = RunFolder(own).path
+    folder = root / f"chat-{number:03d}"
     try:
-        yield folder
+        yield replace(config, output_dir=str(folder))
     finally:
-        if not (folder / "trees.jsonl").exists():
+        if folder.is_dir() and not (folder / "trees.jsonl").exists():
             for name in ("config.yaml", "versions.json"):
                 (folder / name).unlink(missing_ok=True)
             if not any(folder.iterdir()):
                 folder.rmdir()
 
 
-async def _chat(config: Any, folder: Path, task: Task, models: assembly.Models) -> None:
+async def _chat(config: Chat, task: Task, run: Run) -> None:
+    environment = assembly.policy_environment(config, run.models)
+    policy = assembly.policy(config.policy, run.models, environment)
+    print(f"task {task.id}: {task.goal}\n(an empty line lets the simulated user speak; /end ends and saves)\n")
+    future = await converse(environment, policy, task, config.seed)
+    if not future.steps:
+        return
     try:
-        environment = assembly.environment(config, models)
-        policy = assembly.policy(config.policy, models, environment, name="policy")
-        print(f"task {task.id}: {task.goal}\n(an empty line lets the simulated user speak; /end ends and saves)\n")
-        future = await converse(environment, policy, task, config.seed)
-        if not future.steps:
-            return
-        try:
-            scored = await score_future(environment, task, future)
-        except BudgetExhausted as error:  # the judge has nothing left; what was said is kept all the same
-            scored = ScoredFuture(0, future, future.outcome, error=str(error))
-    finally:
-        await models.aclose()
+        scored = await score_future(environment, task, future)
+    except BudgetExhausted as error:  # the judge has nothing left; what was said is kept all the same
+        scored = ScoredFuture(0, future, future.outcome, error=str(error))
     tree = ConversationTree(task.id, {"environment": environment.name, "goal": task.goal, "reference": task.reference})
     leaf = future.graft(tree, None)
     assert leaf is not None
@@ -89,7 +83,7 @@ async def _chat(config: Any, folder: Path, task: Task, models: assembly.Models) 
         "total": scored.reward,
         "components": scored.score.components if scored.score else {},
     }
-    trees = TreeFile(folder / "trees.jsonl")
+    trees = TreeFile(run.path / "trees.jsonl")
     trees.append(tree)
     trees.close()
     if scored.reward is not None:
@@ -174,7 +168,7 @@ async def _typed() -> str | None:
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("chat", run)
+    launch(Chat, run)
 
 
 if __name__ == "__main__":

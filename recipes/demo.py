@@ -7,10 +7,10 @@ start it again, and finished stages and answered model calls are not repeated.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +19,38 @@ from collab.evaluation.reward_windows import ReplyUnderWindows, mean_by_window, 
 from collab.evaluation.run import EvaluatedConversation
 from collab.evaluation.statistics import PairedDifference, compare_by_task
 from collab.tasks.task import Task
-from recipes import assembly, build, demo_report, evaluate, sft
-from recipes.launch import launch
-from recipes.run_folder import RunFolder
+from recipes import build, evaluate, sft
+from recipes.configuration.launch import launch
+from recipes.configuration.overrides import stage_configuration
+from recipes.configuration.schema import Build, Demo, Evaluate, Sft
+from recipes.running import assembly, demo_report
+from recipes.running.run import Run, open_run
+from recipes.running.run_folder import RunFolder
 
 WINDOWS = (0, 1, 2)
 
 
-def run(config: Any) -> dict[str, Any]:
+def run(config: Demo) -> dict[str, Any]:
     """Run every stage and return the summary that is written to `summary.json`."""
     started = time.monotonic()
-    folder = RunFolder(config)
-    configs = stage_configs(config)
+    folder = RunFolder(config).claim()
+    of_build, of_sft, of_evaluate = stage_configs(config)
 
-    announce(1, "What is a reply worth? The same two replies under growing windows (CollabLLM Figure 6)", None)
-    windows = reply_rewards(config, configs["build"])
+    announce(1, "What is a reply worth? The same two replies under growing windows (CollabLLM Figure 6)")
+    windows = reply_rewards(config, of_build)
     print_windows(windows)
 
-    announce(2, "Build an MR-ranked dataset from simulated futures", configs["build"])
-    statistics = build.run(configs["build"])
+    announce(2, "Build an MR-ranked dataset from simulated futures", of_build.output_dir)
+    statistics = build.run(of_build)
     demo_report.print_statistics(statistics)
 
-    announce(3, "LoRA SFT on the best-ranked conversations", configs["sft"])
-    adapter = Path(configs["sft"].output_dir) / "adapter"
+    announce(3, "LoRA SFT on the best-ranked conversations", of_sft.output_dir)
+    adapter = Path(of_sft.output_dir) / "adapter"
     if not (adapter / "adapter_model.safetensors").is_file():
-        sft.run(configs["sft"])
+        sft.run(of_sft)
 
-    announce(4, "Held-out tasks, before and after", configs["evaluate"])
-    cells = {cell.policy: cell for cell in evaluate.run(configs["evaluate"])}
+    announce(4, "Held-out tasks, before and after", of_evaluate.output_dir)
+    cells = {cell.policy: cell for cell in evaluate.run(of_evaluate)}
     results = {name: list(cell.conversations) for name, cell in cells.items()}
 
     paired = compare_by_task(rewards(cells["before"]), rewards(cells["after"]))
@@ -54,62 +58,44 @@ def run(config: Any) -> dict[str, Any]:
     (folder.path / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
     folder.log_metrics("demo", **summary)
     page = demo_report.write(folder.path, config, windows, statistics, results, paired, summary)
-    print(f"\nreport: {page}\nconversations: collab view {configs['build'].output_dir}\n")
+    print(f"\nreport: {page}\nconversations: collab view {of_build.output_dir}\n")
     print(json.dumps(summary))
     return summary
 
 
-def stage_configs(config: Any) -> dict[str, Any]:
+def stage_configs(config: Demo) -> tuple[Build, Sft, Evaluate]:
     """Compose the configuration of each stage from the overrides in the demo's."""
-    from hydra import compose
-
     root = Path(config.output_dir)
-    seed = f"seed={config.seed}"
+    of_all = [f"seed={config.seed}"]
     adapter = root / "sft" / "adapter"
-    policies = [f"+policies={{before: {{prompt: none}}, after: {{prompt: none, adapter: '{adapter}'}}}}"]
-    overrides = {
-        "build": [*config.build, f"limit={config.train_tasks}", f"output_dir={root / 'build'}", seed],
-        "sft": [*config.sft, f"data={root / 'build'}", f"output_dir={root / 'sft'}", seed],
-        "evaluate": [
-            *config.evaluate,
-            f"limit={config.held_out_tasks}",
-            f"runs={config.runs}",
-            "~policies.base",
-            "~policies.proactive",
-            *policies,
-            f"output_dir={root / 'evaluate'}",
-            seed,
-        ],
-    }
-    return {stage: compose(stage, overrides=[str(item) for item in items]) for stage, items in overrides.items()}
+    policies = ["~policies.base", "~policies.proactive"]
+    policies += [f"+policies={{before: {{prompt: none}}, after: {{prompt: none, adapter: '{adapter}'}}}}"]
+    build_ = [*config.build, f"limit={config.train_tasks}", f"output_dir={root / 'build'}", *of_all]
+    sft_ = [*config.sft, f"data={root / 'build'}", f"output_dir={root / 'sft'}", *of_all]
+    numbers = [f"limit={config.held_out_tasks}", f"runs={config.runs}"]
+    evaluate_ = [*config.evaluate, *numbers, *policies, f"output_dir={root / 'evaluate'}", *of_all]
+    return stage_configuration(Build, build_), stage_configuration(Sft, sft_), stage_configuration(Evaluate, evaluate_)
 
 
-def announce(number: int, what: str, config: Any | None) -> None:
+def announce(number: int, what: str, where: str = "") -> None:
     """Print the heading of a stage."""
-    where = f"  -> {config.output_dir}" if config is not None else ""
-    print(f"\n[{number}/4] {what}{where}\n", flush=True)
+    print(f"\n[{number}/4] {what}{where and f'  -> {where}'}\n", flush=True)
 
 
-def reply_rewards(config: Any, build_config: Any) -> list[ReplyUnderWindows]:
+def reply_rewards(config: Demo, of_build: Build) -> list[ReplyUnderWindows]:
     """Score an asking and a guessing reply to held-out openings that lack a fact, under every window."""
-    folder = Path(config.output_dir) / "windows"
-    with assembly.open_journal(folder) as journal:
+    held_out = replace(of_build, split="test", limit=None, output_dir=str(Path(config.output_dir) / "windows"))
 
-        async def score() -> list[ReplyUnderWindows]:
-            models = assembly.Models(journal)
-            try:
-                environment = assembly.environment(build_config, models)
-                policy = assembly.policy(build_config.policy, models, environment)
-                tasks = build_config.copy()
-                tasks.split, tasks.limit = "test", None
-                replies = asking_and_guessing(assembly.tasks(tasks).tasks, config.figure_six_tasks)
-                return await rewards_under_windows(
-                    environment, policy, replies, windows=WINDOWS, num_samples=config.figure_six_samples, seed=config.seed
-                )
-            finally:
-                await models.aclose()
+    async def score(run: Run) -> list[ReplyUnderWindows]:
+        environment = assembly.policy_environment(held_out, run.models)
+        policy = assembly.policy(held_out.policy, run.models, environment)
+        replies = asking_and_guessing(assembly.tasks(held_out).tasks, config.figure_six_tasks)
+        return await rewards_under_windows(
+            environment, policy, replies, windows=WINDOWS, num_samples=config.figure_six_samples, seed=config.seed
+        )
 
-        return asyncio.run(score())
+    with open_run(held_out) as run:
+        return run.wait_for(score(run))
 
 
 def asking_and_guessing(tasks: Sequence[Task], count: int) -> list[tuple[Task, str, str]]:
@@ -161,7 +147,7 @@ def _mean(values: list[Any]) -> float | None:
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("demo", run)
+    launch(Demo, run)
 
 
 if __name__ == "__main__":

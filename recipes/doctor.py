@@ -7,7 +7,7 @@ from importlib import util
 
 from collab.embedded_model import cache_folder, is_intact
 from collab.sandbox.doctor import examine_sandboxes
-from recipes.run_folder import versions
+from recipes.running.run_folder import versions
 
 _EXTRAS = ("vllm", "wandb", "bitsandbytes", "deepspeed")
 

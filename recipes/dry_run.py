@@ -8,15 +8,12 @@ A script is a function of a request and a random generator that is seeded from i
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
-import sys
-from pathlib import Path
 
 from simulators.chat_models.protocol import ChatRequest
 from simulators.chat_models.scripted import ScriptedChatModel
-from simulators.errors import ConfigurationError
+from simulators.object_reference import load_object
 
 WORDS = "words"
 """As a tokenizer's name: count words."""
@@ -41,21 +38,10 @@ def reply(request: ChatRequest, rng: random.Random) -> str:
 def scripted_model(script: str) -> ScriptedChatModel:
     """Return a chat model that answers by a script, named as `module:function`.
 
-    Modules in the current folder are found too, as `python -m` would find them.
-
     Raises:
         ConfigurationError: when there is no such function.
     """
-    module, _, function = script.partition(":")
-    if module != __name__ and (here := str(Path.cwd())) not in sys.path:  # nothing there stands before a library without need
-        sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise ConfigurationError(f"script {script!r} cannot be loaded: {error}; name it as module:function") from None
-    if not callable(found):
-        raise ConfigurationError(f"script {script!r} is not a function")
-    return ScriptedChatModel(found, name=script)
+    return ScriptedChatModel(load_object(script, "script"), name=script)
 
 
 def count_words(text: str) -> int:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,49 +26,66 @@ from collab.evaluation.conversation_rows import write_conversations
 from collab.evaluation.evaluation_report import Transcript, add_evaluation
 from collab.evaluation.evaluation_tables import groups
 from collab.evaluation.report import Report
-from collab.evaluation.run import EvaluatedConversation, evaluate, evaluated_conversations, task_score_of
+from collab.evaluation.run import (
+    EvaluatedConversation,
+    evaluate,
+    evaluated_conversations,
+    evaluated_tree,
+    refuse_other_weights,
+    task_score_of,
+)
 from collab.evaluation.statistics import Interval, PairedDifference
 from collab.tasks.task import Task
-from recipes import assembly, shards
-from recipes.evaluation_plan import SERVED, Part, parts
-from recipes.launch import launch
-from recipes.part_trees import part_trees
-from recipes.progress import Watch
-from recipes.run_folder import RunFolder
-from recipes.task_record import refuse_changed
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import Evaluate
+from recipes.running import assembly, shards
+from recipes.running.evaluation_plan import SERVED, Part, parts
+from recipes.running.models import Models
+from recipes.running.part_trees import part_trees
+from recipes.running.replaying import Replayed, compared, recorded_trees, task_of
+from recipes.running.run import Run, open_run
+from recipes.running.task_record import refuse_changed
 from simulators.conversation import Conversation
-from simulators.errors import ConfigurationError
 from simulators.policy import Policy
-from simulators.tree_file import TreeFile
 
 
-def run(config: Any) -> list[Cell]:
+def run(config: Evaluate) -> list[Cell]:
     """Evaluate every policy of a configuration, write tables and report, and return the cells of the table."""
     started = time.monotonic()
     planned = parts(config)
     for part in planned:
         part.refuse_other(Path(config.output_dir))
-    folder = RunFolder(config)
     tasks = _tasks(planned)
-    for environment, own in tasks.items():
-        refuse_changed(folder.path, own, environment)
-    for part in planned:
-        part.claim(folder.path)
-    with assembly.open_journal(folder.path) as journal:
-        spending = assembly.budget(config, journal)
-        watch = Watch(journal, spending, config.max_failure_share)
+    with open_run(config) as run:
+        for environment, own in tasks.items():
+            refuse_changed(run.path, own, environment)
+        for part in planned:
+            part.claim(run.path)
         scores: dict[str, str | None] = {}
         for _, group in itertools.groupby(sorted(planned, key=_order(planned)), key=lambda part: part.models):
-            models = assembly.Models(journal, spending)
-            asyncio.run(_play(config, list(group), tasks, folder.path, models, watch, scores))
-        cells = _cells(planned, tasks, folder.path, scores, config.runs)
+            own_run = run.with_models_of_its_own()
+            own_run.wait_for(_play(config, list(group), tasks, own_run, scores))
+        cells = _cells(planned, tasks, run.path, scores, config.runs)
         for cell in cells:
-            folder.log_metrics("evaluate", policy=cell.policy, environment=cell.environment, user=cell.user, **figures(cell))
-        folder.log_metrics("evaluate", outcomes=watch.outcomes(), calls=journal.summary())
+            names = {"policy": cell.policy, "environment": cell.environment, "user": cell.user}
+            run.folder.log_metrics("evaluate", **names, **figures(cell))
+        run.log("evaluate")
     print_tables(cells)
-    write_conversations(cells, folder.path / "conversations.parquet")
+    write_conversations(cells, run.path / "conversations.parquet")
     print(f"report: {write_report(config, cells, time.monotonic() - started)}")
     return cells
+
+
+async def replayed(config: Evaluate, run: Run) -> AsyncIterator[Replayed]:
+    """Yield every recorded tree of an evaluation with the one that its journal gives (`collab replay`)."""
+    for part in parts(config):
+        environment = environment_of(config, part, run.models)
+        policy = policy_of(part, run.models, environment)
+        tasks = {task.id: task for task in assembly.tasks(part.config).tasks}
+        for recorded in recorded_trees(run.path / part.path):
+            task = task_of(recorded, tasks, run.path)
+            again = await evaluated_tree(policy, environment, task, config.runs, part.seed, run.watch.observe, config.score_turns)
+            yield compared(recorded, again)
 
 
 def _order(planned: Sequence[Part]) -> Any:
@@ -90,74 +107,46 @@ def _tasks(planned: Sequence[Part]) -> dict[str, Sequence[Task]]:
 
 
 async def _play(
-    config: Any,
-    planned: Sequence[Part],
-    tasks: dict[str, Sequence[Task]],
-    folder: Path,
-    models: assembly.Models,
-    watch: Watch,
-    scores: dict[str, str | None],
+    config: Evaluate, planned: Sequence[Part], tasks: dict[str, Sequence[Task]], run: Run, scores: dict[str, str | None]
 ) -> None:
     """Play parts whose models are in memory together, all of them at once; note the task score of every environment."""
     limit = asyncio.Semaphore(config.max_open_tasks)
-    try:
-        with ExitStack() as stack:
-            names = ", ".join(dict.fromkeys(part.policy for part in planned))
-            advance = stack.enter_context(watch.tasks(names, sum(len(tasks[part.environment]) for part in planned)))
-            async with asyncio.TaskGroup() as group:
-                for part in planned:
-                    environment = environment_of(config, part, models)
-                    component = task_score_of(environment)
-                    scores[part.environment] = component.name if component else None
-                    policy = policy_of(part, models, environment)
-                    trees, stopped = shards.open_trees(folder / part.path)
-                    stack.callback(shards.close_trees, trees, stopped)
-                    if part.models != SERVED:
-                        refuse_other_weights(trees, policy)
-                    group.create_task(
-                        evaluate(
-                            policy,
-                            environment,
-                            tasks[part.environment],
-                            trees,
-                            stopped=stopped,
-                            runs=config.runs,
-                            seed=part.seed,
-                            limit=limit,
-                            on_task=advance,
-                            observe=watch.observe,
-                            score_turns=config.score_turns,
-                        )
+    with ExitStack() as stack:
+        names = ", ".join(dict.fromkeys(part.policy for part in planned))
+        advance = stack.enter_context(run.watch.tasks(names, sum(len(tasks[part.environment]) for part in planned)))
+        async with asyncio.TaskGroup() as group:
+            for part in planned:
+                environment = environment_of(config, part, run.models)
+                component = task_score_of(environment)
+                scores[part.environment] = component.name if component else None
+                policy = policy_of(part, run.models, environment)
+                trees, stopped = shards.open_trees(run.path / part.path)
+                stack.callback(shards.close_trees, trees, stopped)
+                if part.models != SERVED:
+                    refuse_other_weights(trees, policy)
+                group.create_task(
+                    evaluate(
+                        policy,
+                        environment,
+                        tasks[part.environment],
+                        trees,
+                        stopped=stopped,
+                        runs=config.runs,
+                        seed=part.seed,
+                        limit=limit,
+                        on_task=advance,
+                        observe=run.watch.observe,
+                        score_turns=config.score_turns,
                     )
-    finally:
-        await models.aclose()
+                )
 
 
-def refuse_other_weights(trees: TreeFile, policy: Policy) -> None:
-    """Look whether stored conversations are of the policy as it is now: an adapter may have been trained again in its folder.
-
-    Raises:
-        ConfigurationError: they are of other weights.
-    """
-    if not trees.task_ids:
-        return
-    nodes = trees.read(trees.task_ids[0]).nodes
-    found = {node.weights_version for node in nodes if node.author == "policy" and node.weights_version is not None}
-    if found and policy.model.weights_version not in found:
-        raise ConfigurationError(
-            f"{trees.path.parent} holds conversations of other weights than {policy.name} has now; choose another output_dir, or "
-            "delete that folder"
-        )
-
-
-def environment_of(config: Any, part: Part, models: assembly.Models) -> Environment:
+def environment_of(config: Evaluate, part: Part, models: Models) -> Environment:
     """Return a part's environment. Whatever the policy, R* counts tokens with the tokenizer of the run's `policy`."""
-    own = part.config.copy()
-    own.policy = config.policy
-    return assembly.environment(own, models)
+    return assembly.policy_environment(replace(part.config, policy=config.policy), models)
 
 
-def policy_of(part: Part, models: assembly.Models, environment: Environment) -> Policy:
+def policy_of(part: Part, models: Models, environment: Environment) -> Policy:
     """Return a part's policy."""
     return assembly.policy(part.config.policy, models, environment, name=part.policy)
 
@@ -177,18 +166,18 @@ def _cells(
     return list(cells.values())
 
 
-def write_report(config: Any, cells: Sequence[Cell], seconds: float) -> Path:
+def write_report(config: Evaluate, cells: Sequence[Cell], seconds: float) -> Path:
     """Write report.md and report.html; return the page."""
     policies, environments = len({cell.policy for cell in cells}), len({cell.environment for cell in cells})
     lead = f"{policies} policies in {environments} environments, {config.runs} runs of each task"
     report = Report("Evaluation", f"{lead} under {len(config.seeds)} seeds." if config.seeds else f"{lead}.")
     add_evaluation(report, cells, transcripts(config))
     seeds = {"run": config.seed} if not config.seeds else {f"run {number}": seed for number, seed in enumerate(config.seeds)}
-    report.set_provenance(assembly.plain(config), seeds, seconds=round(seconds, 1))
+    report.set_provenance(asdict(config), seeds, seconds=round(seconds, 1))
     return report.write(Path(config.output_dir))
 
 
-def transcripts(config: Any) -> Transcript:
+def transcripts(config: Evaluate) -> Transcript:
     """Return what finds the messages of a conversation in the trees of its part."""
     places = {(part.environment, part.user, part.policy, part.seed): part.path for part in parts(config)}
 
@@ -247,7 +236,7 @@ def _interval(interval: Interval) -> str:
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("evaluate", run)
+    launch(Evaluate, run)
 
 
 if __name__ == "__main__":

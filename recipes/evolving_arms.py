@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
-
-from omegaconf import open_dict
 
 from collab.environments.domain import Resources
 from collab.environments.evolving_intent.arms import ARMS, SINGLE
@@ -26,15 +25,17 @@ from collab.evaluation import plots
 from collab.evaluation.comparison import Cell
 from collab.evaluation.evolving_arms import arms_table, solved, tracked, tracking_table
 from collab.evaluation.report import Report
-from recipes import assembly, evaluate, schema
-from recipes.evaluation_plan import Part, parts
-from recipes.launch import launch
-from recipes.part_trees import part_trees
+from recipes import evaluate
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import EvaluatedEnvironmentConfig, EvolvingArms
+from recipes.running import assembly
+from recipes.running.evaluation_plan import Part, parts
+from recipes.running.part_trees import part_trees
 from simulators.conversation import ConversationTree
 from simulators.errors import ConfigurationError, did_you_mean
 
 
-def run(config: Any) -> list[Cell]:
+def run(config: EvolvingArms) -> list[Cell]:
     """Play every arm, print the table and write the report; return the cells, one a policy and arm."""
     config = with_arms(config)
     verifier = reply_verifier(config)
@@ -49,13 +50,13 @@ def run(config: Any) -> list[Cell]:
     if verifier is not None:
         figures = asyncio.run(tracking(parts(config), Path(config.output_dir), cells, verifier))
         report.add_table(tracking_table(figures))
-    report.set_provenance(assembly.plain(config), {"run": config.seed})
+    report.set_provenance(asdict(config), {"run": config.seed})
     print(table.markdown())
     print(f"\nreport: {report.write(Path(config.output_dir) / 'arms')}")
     return cells
 
 
-def with_arms(config: Any) -> Any:
+def with_arms(config: EvolvingArms) -> EvolvingArms:
     """Return the configuration with an environment for every arm.
 
     Raises:
@@ -65,25 +66,21 @@ def with_arms(config: Any) -> Any:
         if name not in ARMS:
             raise ConfigurationError(f"unknown arm {name!r}{did_you_mean(name, ARMS)}; known are {', '.join(ARMS)}")
     if SINGLE not in config.arms:
-        raise ConfigurationError(f"arms are {list(config.arms)}; {SINGLE} must be among them, the others are compared with it")
+        raise ConfigurationError(f"arms are {config.arms}; {SINGLE} must be among them, the others are compared with it")
     if config.environments:
         raise ConfigurationError("environments cannot be set here: they are the arms; set arms, or environment.options for all")
-    own = config.copy()
-    for name in dict.fromkeys(config.arms):
-        options = {**ARMS[name], "mixture": None, "every_arm": True}
-        with open_dict(own.environments):
-            own.environments[name] = schema.EvaluatedEnvironmentConfig(name=config.environment.name, options=options)
-    own.arms = []  # now they are environments, of which there may be more in the same folder
-    return own
+    options = {"mixture": None, "every_arm": True}
+    arms = {name: EvaluatedEnvironmentConfig(config.environment.name, {**ARMS[name], **options}) for name in config.arms}
+    return replace(config, environments=arms, arms=[])  # now they are environments, of which there may be more in the same folder
 
 
-def reply_verifier(config: Any) -> ReplyVerifier | None:
+def reply_verifier(config: EvolvingArms) -> ReplyVerifier | None:
     """Return what tells which intent a reply on the way answers; None where the domain grades only the last one.
 
     Raises:
         ConfigurationError: when the environment is not one whose intent evolves.
     """
-    domain = assembly.domain(config)
+    domain = assembly.domain(config.environment)
     if not domain.name.startswith("evolving"):
         raise ConfigurationError(f"environment {domain.name} has no arms; choose one whose intent evolves, as evolving_gsm8k")
     components = [component for component, _ in domain.make_reward(Resources(count_tokens=len)).terms]
@@ -117,7 +114,7 @@ def _trees(planned: Sequence[Part], folder: Path, played: set[str]) -> Iterator[
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("evolving_arms", run)
+    launch(EvolvingArms, run)
 
 
 if __name__ == "__main__":

@@ -8,27 +8,24 @@ The trees can be looked at (`collab view`), and the datasets written again with 
 
 from __future__ import annotations
 
-from typing import Any
-
 from collab.data.export import DatasetStatistics, as_plain
 from collab.data.public_columns import trees_from_rows
 from collab.environments.domain import BadRecord
 from collab.environments.loading import read_records
 from recipes.build import print_skipped
-from recipes.datasets import export_settings, pair_settings, write_datasets
-from recipes.launch import launch
-from recipes.run_folder import RunFolder
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import ImportPublic
+from recipes.running.datasets import export_settings, pair_settings, write_datasets
+from recipes.running.run_folder import RunFolder
 from simulators.errors import ConfigurationError
 from simulators.tree_file import TreeFile
 
 
-def run(config: Any) -> DatasetStatistics:
+def run(config: ImportPublic) -> DatasetStatistics:
     """Import a dataset and return the statistics of the datasets that it gives here."""
-    if config.on_bad_record not in ("refuse", "skip"):
-        raise ConfigurationError(f"on_bad_record is {config.on_bad_record!r}; it must be refuse or skip")
     pair_settings(config)
     export_settings(config)
-    folder = RunFolder(config)
+    folder = RunFolder(config).claim()
     skipped: list[str] = []
     try:
         trees = trees_from_rows(read_records(config.data, config.split), skipped if config.on_bad_record == "skip" else None)
@@ -49,7 +46,7 @@ def run(config: Any) -> DatasetStatistics:
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("import_public", run)
+    launch(ImportPublic, run)
 
 
 if __name__ == "__main__":

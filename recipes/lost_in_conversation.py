@@ -9,46 +9,51 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
 
 from collab.environments.loading import BUNDLED, bundled_file
 from collab.environments.lost_in_conversation.loading import load_instructions, one_cut_a_problem
 from collab.environments.lost_in_conversation.schema import Instruction
 from collab.environments.lost_in_conversation.simulations import Simulation, UserSettings
 from collab.environments.lost_in_conversation.wording import WARNING
+from collab.environments.users import USERS
 from collab.evaluation.lost_in_conversation.results import SimulationResults
-from collab.evaluation.lost_in_conversation.runner import SimulationSettings, simulate
+from collab.evaluation.lost_in_conversation.runner import (
+    SimulationPlayer,
+    SimulationSettings,
+    digest_of,
+    simulate,
+    simulated,
+)
 from collab.evaluation.paper_tables import SettingResults
 from collab.evaluation.paper_tables import lost_in_conversation as paper_table
 from collab.evaluation.plots import reliability_boxes
 from collab.evaluation.report import Report
+from collab.evaluation.run import refuse_other_weights
 from collab.evaluation.statistics import Reliability
-from recipes import assembly
-from recipes.launch import launch
-from recipes.progress import bar
-from recipes.run_folder import RunFolder
-from simulators.chat_models.protocol import ChatModel
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import LostInConversation
+from recipes.running import shards
+from recipes.running.replaying import Replayed, compared, recorded_trees
+from recipes.running.run import Run, open_run
+from recipes.running.task_record import refuse_changed_digests
 from simulators.errors import ConfigurationError, did_you_mean
 from simulators.policy import Policy
 
 
-def run(config: Any) -> SimulationResults:
+def run(config: LostInConversation) -> SimulationResults:
     """Run the simulations, print the table and write the report."""
-    unknown = [name for name in config.simulations if name not in list(Simulation)]
-    if unknown:
-        raise ConfigurationError(f"unknown simulation {unknown[0]!r}; known are {', '.join(Simulation)}")
-    _check_names(config)
-    folder = RunFolder(config, stages=("runs", "simulations", "instructions"))  # each may be added to
-    bundled = config.instructions == BUNDLED
-    with bundled_file("lost_in_conversation") if bundled else nullcontext(Path(config.instructions)) as path:
-        loaded = load_instructions(path, config.split, strict=config.on_bad_record == "refuse")
-    instructions = one_cut_a_problem(loaded.instructions)[: config.limit]
-    results = asyncio.run(_simulate(config, instructions, folder.path))
-    folder.log_metrics("lost_in_conversation", **results.summary())
+    refuse_unknown_names(config)
+    with open_run(config) as run:
+        instructions = read_instructions(config)
+        refuse_changed_digests(run.path, {each.id: digest_of(each) for each in instructions})
+        results = run.wait_for(_simulate(config, instructions, run))
+        results = replace(results, calls=run.journal.summary())
+        results.write(run.path)
+        run.folder.log_metrics("lost_in_conversation", **results.summary())
     for warning in results.warnings():
         print(f"note: {warning}")
     print(results.table().markdown())
@@ -57,8 +62,8 @@ def run(config: Any) -> SimulationResults:
     add_paper_table(report, results)
     for warning in results.warnings():
         report.add_text(warning)
-    report.set_provenance(assembly.plain(config), {"run": config.seed})
-    print(f"\nreport: {report.write(folder.path)}\nconversations: collab view {folder.path}\n")
+    report.set_provenance(asdict(config), {"run": config.seed})
+    print(f"\nreport: {report.write(run.path)}\nconversations: collab view {run.path}\n")
     print(json.dumps({"conversations": len(results.rows), "failures": results.failures()}))
     return results
 
@@ -78,52 +83,84 @@ def add_paper_table(report: Report, results: SimulationResults) -> None:
         report.add_figure(reliability_boxes(found), "reliability", "Aptitude and unreliability by simulation")
 
 
-def _check_names(config: Any) -> None:
+def refuse_unknown_names(config: LostInConversation) -> None:
     """Check the settings that name one of a few.
 
     Raises:
         ConfigurationError: naming the first that does not.
     """
-    known = {"user.kind": ("scripted", "role_play"), "judge.kind": ("none", "llm"), "classifier": ("rules", "model")}
-    for key, names in known.items():
-        if (value := OmegaConf.select(config, key)) not in names:
-            raise ConfigurationError(f"{key} is {value!r}{did_you_mean(str(value), names)}; it must be one of {', '.join(names)}")
+    known = {"simulation": [str(each) for each in Simulation], "user kind": list(USERS), "classifier": ["rules", "model"]}
+    given = [("user kind", config.user.kind), ("classifier", config.classifier)]
+    for what, name in [*(("simulation", name) for name in config.simulations), *given]:
+        if name not in known[what]:
+            hint = did_you_mean(name, known[what])
+            raise ConfigurationError(f"unknown {what} {name!r}{hint}; known are {', '.join(known[what])}")
 
 
-async def _simulate(config: Any, instructions: list[Instruction], folder: Path) -> SimulationResults:
-    """Run with models that the runner journals itself."""
-    policy_model = assembly.backend(config.policy)
-    others: dict[str, ChatModel] = {}
-    if config.user.kind == "role_play":
-        others["user"] = assembly.backend(config.user)
-    if config.judge.kind == "llm":
-        others["judge"] = assembly.backend(config.judge)
+def read_instructions(config: LostInConversation) -> list[Instruction]:
+    """Return the problems of a configuration, one cut of each."""
+    bundled = config.instructions == BUNDLED
+    with bundled_file("lost_in_conversation") if bundled else nullcontext(Path(config.instructions)) as path:
+        loaded = load_instructions(path, config.split, strict=config.on_bad_record == "refuse")
+    return one_cut_a_problem(loaded.instructions)[: config.limit]
+
+
+async def _simulate(config: LostInConversation, instructions: Sequence[Instruction], run: Run) -> SimulationResults:
+    policy, settings = _policy(config, run), _settings(config, run)
+    trees, stopped = shards.open_trees(run.path)
+    try:
+        if config.policy.backend not in ("server", "scripted"):
+            refuse_other_weights(trees, policy)
+        total = len(instructions) * len(config.simulations) * config.runs
+        with run.watch.tasks("conversations", total) as advance:
+            return await simulate(
+                instructions,
+                policy,
+                trees,
+                config.simulations,
+                settings,
+                stopped=stopped,
+                limit=asyncio.Semaphore(config.max_open_tasks),
+                on_conversation=advance,
+                count=run.watch.count,
+            )
+    finally:
+        shards.close_trees(trees, stopped)
+
+
+async def replayed(config: LostInConversation, run: Run) -> AsyncIterator[Replayed]:
+    """Yield every recorded conversation with the one that the journal gives (`collab replay`)."""
+    player = SimulationPlayer(_policy(config, run), _settings(config, run))
+    kinds = [Simulation(name) for name in config.simulations]
+    planned = {each.tree_id: each for each in simulated(read_instructions(config), kinds, config.runs)}
+    for recorded in recorded_trees(run.path):
+        if recorded.task_id not in planned:
+            raise ConfigurationError(f"{run.path} holds {recorded.task_id}, which its configuration does not name any more")
+        yield compared(recorded, await player.play(planned[recorded.task_id]))
+
+
+def _policy(config: LostInConversation, run: Run) -> Policy:
     named = {"none": None, "base": None, "proactive": WARNING}
     prompt = named.get(config.policy.prompt, config.policy.prompt)
-    policy = Policy(policy_model, assembly.sampling(config.policy.sampling), prompt, name="policy")
-    settings = SimulationSettings(
+    return Policy(run.models.load(config.policy), config.policy.sampling.settings(), prompt, name="policy")
+
+
+def _settings(config: LostInConversation, run: Run) -> SimulationSettings:
+    user = run.models.load(config.user) if config.user.is_played_by_a_model else None
+    return SimulationSettings(
         runs=config.runs,
         seed=config.seed,
-        user=UserSettings(others.get("user"), config.user.temperature, config.user.max_tokens),
+        user=UserSettings(user, config.user.temperature, config.user.max_tokens),
         max_turns=config.max_turns,
         stop_when_right=config.stop_when_right,
-        judge_model=others.get("judge"),
-        classifier=config.classifier,
-        max_open=config.max_open_tasks,
-        most_failed=config.max_failure_share,
+        judge_model=run.models.load(config.judge) if config.judge.kind == "llm" else None,
+        classifier="model" if config.classifier == "model" else "rules",
     )
-    total = len(instructions) * len(config.simulations) * config.runs
-    try:
-        with bar("conversations", total) as advance:
-            return await simulate(instructions, policy, folder, list(config.simulations), settings, on_conversation=advance)
-    finally:
-        for model in (policy_model, *others.values()):
-            await model.aclose()
 
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("lost_in_conversation", run)
+    launch(LostInConversation, run)
 
 
 if __name__ == "__main__":

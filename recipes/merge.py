@@ -9,20 +9,19 @@ import json
 import re
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
 
 from collab.data.card import without_machine
 from collab.data.export import DatasetStatistics
 from collab.data.hub import push_dataset
 from collab.data.tree_set import TreeSet
-from recipes.datasets import write_datasets
-from recipes.launch import launch
-from recipes.run_folder import flat
-from recipes.shards import MANIFEST, SHARDS
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import Build, Merge, Shard
+from recipes.configuration.stored import stored_configuration
+from recipes.running.datasets import write_datasets
+from recipes.running.run_folder import as_yaml, flat
+from recipes.running.shards import MANIFEST, SHARDS
 from simulators.conversation import ConversationTree
 from simulators.errors import ConfigurationError
 from simulators.tree_file import TreeFile
@@ -38,7 +37,7 @@ class ShardFolder:
     path: Path
     index: int
     count: int
-    config: Any
+    config: Build
     tasks: frozenset[str] | None
     licence: str | None
 
@@ -47,7 +46,7 @@ class ShardFolder:
         return self.path.name
 
 
-def run(config: Any) -> DatasetStatistics:
+def run(config: Merge) -> DatasetStatistics:
     """Merge the shards of a run and return the statistics of its datasets."""
     folder = Path(config.output_dir)
     found = shard_folders(folder)
@@ -67,10 +66,10 @@ def run(config: Any) -> DatasetStatistics:
             if not config.allow_missing:
                 raise ConfigurationError(f"{folder}: {problem}; build their shard again, or set allow_missing=true")
             print(problem)
-        merged = without_shard(found[0].config, folder)
+        merged = replace(found[0].config, output_dir=str(folder), shard=Shard())
         figures = write_datasets(merged, trees, folder / "dataset", found[0].licence)
         keep_trees(trees, folder / "trees.jsonl")
-    write_whole(folder / "config.yaml", OmegaConf.to_yaml(merged).encode())
+    write_whole(folder / "config.yaml", as_yaml(merged).encode())
     repeated = f", {trees.repeated} of them in more than one shard" if trees.repeated else ""
     print(f"{len(found)} shards, {len(trees)} tasks{repeated}")
     for warning in figures.warnings:
@@ -93,7 +92,10 @@ def shard_folders(folder: Path) -> list[ShardFolder]:
         if name is None or not (path / "config.yaml").is_file():
             continue
         tasks, licence = read_manifest(path / MANIFEST)
-        found.append(ShardFolder(path, int(name[1]), int(name[2]), OmegaConf.load(path / "config.yaml"), tasks, licence))
+        config = stored_configuration(path)
+        if not isinstance(config, Build):
+            raise ConfigurationError(f"{path} is not a shard of a build")
+        found.append(ShardFolder(path, int(name[1]), int(name[2]), config, tasks, licence))
     if not found:
         raise ConfigurationError(f"{folder} has no shards; give the output_dir of a build with shard.count above 1")
     if len(counts := {shard.count for shard in found}) > 1:
@@ -139,23 +141,15 @@ def check_alike(found: list[ShardFolder]) -> None:
     Raises:
         ConfigurationError: naming the first key in which two differ.
     """
-    first = flat(without_machine(OmegaConf.to_container(found[0].config)))  # type: ignore[arg-type]
+    first = flat(without_machine(asdict(found[0].config)))
     for shard in found[1:]:
-        other = flat(without_machine(OmegaConf.to_container(shard.config)))  # type: ignore[arg-type]
+        other = flat(without_machine(asdict(shard.config)))
         for key in sorted(first.keys() | other.keys()):
             if first.get(key) != other.get(key):
                 raise ConfigurationError(
                     f"shards {found[0].name} and {shard.name} differ in {key}: {first.get(key)!r} and {other.get(key)!r}; "
                     "build them with one configuration"
                 )
-
-
-def without_shard(config: Any, folder: Path) -> Any:
-    """Return the configuration that one process would have had."""
-    merged = config.copy()
-    merged.output_dir = str(folder)
-    merged.shard = {"index": 0, "count": 1}
-    return merged
 
 
 def keep_trees(trees: Iterable[ConversationTree], path: Path) -> None:
@@ -170,7 +164,7 @@ def keep_trees(trees: Iterable[ConversationTree], path: Path) -> None:
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("merge", run)
+    launch(Merge, run)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collab.embedded_model import LICENCE, fetch_embedded_model
-from recipes.launch import run_guarded
+from recipes.configuration.launch import run_guarded
 
 
 def main() -> None:

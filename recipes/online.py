@@ -1,46 +1,70 @@
-"""What the online recipes share: an environment to train in, its tasks, and settings as typed objects."""
+"""Online training over conversations with a simulated user: GRPO, online DPO, PPO, or a method of your own.
+
+    collab train grpo environment=errands
+    collab train online method=my_methods:Mine environment=math_chat user=role_play user.model=gpt-4o-mini
+    accelerate launch --config_file conf/hardware/ddp.yaml recipes/online.py method=grpo environment=math_chat model=Qwen/Qwen3-4B
+
+Kill it and start the same command again to go on; a finished run goes on with a larger `optimization.max_steps`. `budget` bounds
+the calls of user and judge (the policy samples in the training process, or on a server of one's own).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from collab.embedded_model import resolve_model
-from recipes import assembly, held_out
-from recipes.run_folder import RunFolder
+from collab.training.online_method import load_method
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import Online
+from recipes.running import assembly, held_out
+from recipes.running.run import open_run
+from simulators.errors import ConfigurationError
 
 
-def train(config: Any, method: Callable[..., Path]) -> Path:
-    """Train with one of the online methods and return the adapter's folder.
+def run(config: Online) -> Path:
+    """Train and return the adapter's folder.
 
     Every process of a distributed run has a journal of its own for the user's and the judge's calls.
     """
-    folder = RunFolder(config)
-    rank = os.environ.get("RANK", "0")
-    tasks = assembly.tasks(config).tasks
-    held_out.refuse(tasks, config)
-    eval_tasks = assembly.tasks(config, split=config.eval_split, limit=config.eval_limit).tasks if config.eval_limit else []
-    with assembly.open_journal(folder.path / "journals" / f"rank{rank}") as journal:
-        models = assembly.Models(journal)
+    from collab.training.online_run import train_online
+
+    rank, method = os.environ.get("RANK", "0"), load_method(config.algorithm)
+    if not isinstance(config.method, method.Settings):
+        raise ConfigurationError(f"method has not the settings of {config.algorithm}; set method=NAME, and leave algorithm alone")
+    with open_run(config, journal=Path(config.output_dir) / "journals" / f"rank{rank}") as run:
+        tasks = assembly.tasks(config).tasks
+        held_out.refuse(tasks, config)
+        eval_tasks = assembly.tasks(config, config.eval_split, config.eval_limit).tasks if config.eval_limit else []
         try:
-            environment = assembly.environment(config, models, count_tokens=models.tokens_of(config.model))
-            trained = method(
+            environment = assembly.environment(config, run.models, run.models.tokens_of(config.model))
+            trained = train_online(
+                method,
                 environment,
                 tasks,
                 resolve_model(config.model),
-                folder.path,
-                settings=assembly.as_object(config.method),
-                lora=assembly.as_object(config.lora),
-                optimization=assembly.as_object(config.optimization),
+                run.path,
+                config.method,
+                lora=config.lora,
+                optimization=config.optimization,
                 adapter=config.adapter,
                 eval_tasks=eval_tasks,
                 seed=config.seed,
+                count=run.watch.count,
             )
         finally:
-            asyncio.run(models.aclose())
-    if rank == "0":
-        print(f"trained in {environment.name} on {len(tasks)} tasks -> {trained}")
+            asyncio.run(run.models.aclose())
+        if rank == "0":
+            run.log(method.name)
+            print(f"trained in {environment.name} on {len(tasks)} tasks -> {trained}")
     return trained
+
+
+def main() -> None:
+    """Start the recipe from the command line."""
+    launch(Online, run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,113 +1,83 @@
-"""Reproduce a recorded build or evaluation from its journal, with zero model calls, and compare the trees: `collab replay RUN`.
+"""Reproduce a recorded run from its journal, with zero model calls, and compare what comes of it: `collab replay RUN`.
 
 No model is loaded: the journal holds every reply, `models.json` the names that the replies are filed under. A call that failed
 fails again, in the words on record. Rewards are computed afresh, so a replay also shows whether a verifier still judges as it
-did.
+did. A run may come from somebody else: code that its configuration names is run with `--trust` alone.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from collab.evaluation.run import evaluated_tree
-from collab.tasks.task import Task
-from recipes import assembly, build
-from recipes.evaluate import environment_of, policy_of
-from recipes.evaluation_plan import parts
-from recipes.launch import fail, run_guarded
-from recipes.progress import Watch
-from simulators.budget import Budget
-from simulators.conversation import ConversationTree
+from recipes import ablation, build, evaluate, judge_noise, lost_in_conversation
+from recipes.configuration.launch import fail, run_guarded
+from recipes.configuration.schema import Ablation, Build, Evaluate, EvolvingArms, JudgeNoiseConfig, LostInConversation, Tasks
+from recipes.configuration.stored import stored_configuration
+from recipes.running.replaying import Replayed
+from recipes.running.run import Run, open_run
 from simulators.errors import ConfigurationError
-from simulators.tree_file import read_trees
+from simulators.object_reference import built_in_names_only
+
+USAGE = "usage: collab replay RUN [--trust], RUN being the output folder of a run"
+
+REPLAYS: dict[type, Callable[[Any, Run], AsyncIterator[Replayed]]] = {
+    Ablation: ablation.replayed,
+    Build: build.replayed,
+    Evaluate: evaluate.replayed,
+    EvolvingArms: evaluate.replayed,
+    JudgeNoiseConfig: judge_noise.replayed,
+    LostInConversation: lost_in_conversation.replayed,
+}
+"""How each kind of run is replayed: what is recorded in its folder, each beside what its journal gives now."""
 
 
-def run(folder: Path) -> bool:
-    """Replay a run and return whether every tree came out as recorded.
+def run(folder: Path, *, trust: bool = False) -> bool:
+    """Replay a run and return whether everything came out as recorded.
 
     Raises:
-        ConfigurationError: the folder holds no run, or one that finished no task.
+        ConfigurationError: the folder holds no run that can be replayed, one that finished no task, or code of somebody's own.
         ReplayMiss: the journal lacks a call.
     """
-    if not (folder / "config.yaml").is_file():
+    config: Any = stored_configuration(folder, trust=trust)
+    if type(config) not in REPLAYS:
         raise ConfigurationError(
-            f"{folder} holds no run: it has no config.yaml; give the output folder of a build or an evaluation"
+            f"{folder} is neither a build nor an evaluation, an ablation, a judge-noise or a lost-in-conversation run, and only "
+            "those can be replayed"
         )
-    config = OmegaConf.load(folder / "config.yaml")
-    if "windows" in config or not {"candidates", "policies"} & config.keys():
-        raise ConfigurationError(f"{folder} is neither a build nor an evaluation, and only those can be replayed")
-    config.limit = None  # it may have been lowered since
-    different: list[str] = []
-    with assembly.open_journal(folder, replay=True) as journal:
-        models = assembly.Models(journal)
-        watch = Watch(journal, Budget(), max_failure_share=1.0)  # what failed is on record, and must come again
-        replayed = asyncio.run(_replay(config, folder, models, watch))
+    if isinstance(config, Tasks | LostInConversation):
+        config = replace(config, limit=None)  # it may have been lowered since
+    with built_in_names_only(not trust), open_run(config, replay=True) as run:
+        replayed = run.wait_for(_all(REPLAYS[type(config)](config, run)))
         if not replayed:
             raise ConfigurationError(f"{folder} has no finished task to replay; start its command again, and replay it then")
-        for recorded, tree in replayed:
-            if recorded.fingerprint() != tree.fingerprint():
-                different.append(tree.task_id)
-        reused = sum(counts.reused for counts in journal.counts.values())
-        made = sum(counts.made for counts in journal.counts.values())
-        failed = sum(counts.failed for counts in journal.counts.values())
+        different = [name for name, recorded, again in replayed if recorded != again]
+        counts = run.journal.counts.values()
+        reused, made, failed = (sum(getattr(each, kind) for each in counts) for kind in ("reused", "made", "failed"))
     failures = f", {failed} failed as recorded" if failed else ""
-    print(f"{len(replayed)} trees replayed: {reused} calls from the journal{failures}, {made} made")
+    things, one = ("transcripts", "rating") if isinstance(config, JudgeNoiseConfig) else ("trees", "tree")
+    print(f"{len(replayed)} {things} replayed: {reused} calls from the journal{failures}, {made} made")
     if different:
         print(f"{len(different)} differ from the record: {', '.join(different[:5])}")
     else:
-        print("every tree is as recorded")
+        print(f"every {one} is as recorded")
     return not different
 
 
-async def _replay(
-    config: Any, folder: Path, models: assembly.Models, watch: Watch
-) -> list[tuple[ConversationTree, ConversationTree]]:
-    """Return pairs of the recorded and the replayed tree, of the tasks that the run finished."""
-    pairs = []
-    if "candidates" in config:
-        environment = assembly.environment(config, models)
-        tasks = {task.id: task for task in assembly.tasks(config).tasks}
-        builder = build.dataset_builder(config, models, environment, watch)
-        for recorded in read_trees(folder):
-            pairs.append((recorded, await builder.build(_task_of(recorded, tasks, folder))))
-        return pairs
-    for part in parts(config):
-        environment = environment_of(config, part, models)
-        policy = policy_of(part, models, environment)
-        tasks = {task.id: task for task in assembly.tasks(part.config).tasks}
-        for recorded in _recorded(folder / part.path):
-            task = _task_of(recorded, tasks, folder)
-            tree = await evaluated_tree(policy, environment, task, config.runs, part.seed, score_turns=config.score_turns)
-            pairs.append((recorded, tree))
-    return pairs
-
-
-def _task_of(recorded: ConversationTree, tasks: Mapping[str, Task], folder: Path) -> Task:
-    if recorded.task_id not in tasks:
-        raise ConfigurationError(f"{folder} is about task {recorded.task_id}, which its task file does not hold any more")
-    return tasks[recorded.task_id]
-
-
-def _recorded(folder: Path) -> Iterator[ConversationTree]:
-    """Yield the trees of finished tasks, then those of tasks that a failure spoilt."""
-    for name in ("trees.jsonl", "stopped.jsonl"):
-        if (folder / name).is_file():
-            yield from read_trees(folder / name)
+async def _all(replayed: AsyncIterator[Replayed]) -> list[Replayed]:
+    return [each async for each in replayed]
 
 
 def main() -> None:
-    """Start the recipe from the command line; exit with 1 where a tree differs."""
-    arguments = sys.argv[1:]
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        fail("usage: collab replay RUN, RUN being the output folder of a build or an evaluation", status=2)
+    """Start the recipe from the command line; exit with 1 where something differs."""
+    folders = [each for each in sys.argv[1:] if each != "--trust"]
+    if len(folders) != 1 or folders[0].startswith("-"):
+        fail(USAGE, status=2)
     outcome: list[bool] = []
-    run_guarded(lambda: outcome.append(run(Path(arguments[0]))))
+    run_guarded(lambda: outcome.append(run(Path(folders[0]), trust="--trust" in sys.argv)))
     sys.exit(0 if outcome and outcome[0] else 1)
 
 

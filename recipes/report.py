@@ -15,31 +15,33 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from collab.data.tree_set import TreeSet
 from collab.evaluation.comparison import Cell, all_tokens
 from collab.evaluation.evaluation_report import add_evaluation
 from collab.evaluation.plots import window_ablation
 from collab.evaluation.report import Report
-from collab.evaluation.run_sections import Build, add_datasets, add_training, training_metrics
+from collab.evaluation.run_sections import Build as DatasetOfTrees
+from collab.evaluation.run_sections import add_datasets, add_training, training_metrics
 from collab.evaluation.statistics import MeanEstimate
 from recipes import ablation, build, evaluate, sft
-from recipes.assembly import plain
-from recipes.datasets import pair_settings
-from recipes.launch import launch
-from recipes.overrides import complete, composed
-from recipes.run_folder import RunFolder
+from recipes.configuration.launch import launch
+from recipes.configuration.overrides import stage_configuration
+from recipes.configuration.schema import Ablation, Build, Evaluate, Pairs, Recipe, ReportConfig, Sft
+from recipes.configuration.stored import stored_configuration
+from recipes.running.datasets import pair_settings
+from recipes.running.run_folder import RunFolder
+from simulators.conversation import ConversationTree, departures
 from simulators.errors import ConfigurationError, did_you_mean
 from simulators.tree_file import TreeFile
 
-STAGES = ("build", "sft", "ablation", "evaluate")
+STAGES: dict[str, type[Recipe]] = {"build": Build, "sft": Sft, "ablation": Ablation, "evaluate": Evaluate}
 
 
-def run(config: Any) -> dict[str, Any]:
+def run(config: ReportConfig) -> dict[str, Any]:
     """Run the stages, write report.md and report.html, and return the figures that are printed as one line of JSON."""
     started = time.monotonic()
     for name in config.stages:
@@ -52,7 +54,7 @@ def run(config: Any) -> dict[str, Any]:
     if not config.stages and not runs:
         raise ConfigurationError("there is nothing to report; name stages, or runs=[FOLDER, ...]")
     configs = stage_configs(config)
-    folder = RunFolder(config, stages=("title", "stages", "runs", *STAGES))
+    folder = RunFolder(config).claim()
     times: dict[str, float] = {}
     cells: list[Cell] = []
     mechanisms: dict[str, Any] = {}
@@ -72,12 +74,12 @@ def run(config: Any) -> dict[str, Any]:
     report = Report(config.title, "Tables, plots and conversations; each figure can be traced back to its conversations.")
     if cells:
         add_evaluation(report, cells, evaluate.transcripts(configs["evaluate"]))
-    add_runs(report, runs)
+    built = add_runs(report, runs)
     if mechanisms:
         add_ablation(report, mechanisms)
-    report.set_provenance(plain(config), {"run": config.seed}, seconds=round(time.monotonic() - started, 1))
+    report.set_provenance(asdict(config), {"run": config.seed}, seconds=round(time.monotonic() - started, 1))
     page = report.write(folder.path)
-    summary = summarize(cells, times) | {"seconds": round(time.monotonic() - started, 1), "report": str(page)}
+    summary = summarize(cells, built, times) | {"seconds": round(time.monotonic() - started, 1), "report": str(page)}
     folder.log_metrics("report", **summary)
     print(f"\nreport: {page}\n")
     print(json.dumps(summary))
@@ -102,7 +104,7 @@ def labelled(runs: Sequence[Path], stages: Sequence[str], output_dir: Path) -> d
     return labels
 
 
-def stage_configs(config: Any) -> dict[str, Any]:
+def stage_configs(config: ReportConfig) -> dict[str, Any]:
     """Compose the configuration of each stage; where SFT is one of them, its adapter is one of the policies to evaluate.
 
     Raises:
@@ -113,25 +115,25 @@ def stage_configs(config: Any) -> dict[str, Any]:
         "sft": [f"data={root / 'build'}"] if "build" in config.stages else [],
         "evaluate": [f"policies.sft.adapter='{root / 'sft' / 'adapter'}'"] if "sft" in config.stages else [],
     }
-    configs = {}
+    configs: dict[str, Any] = {}
     for name in config.stages:
         try:
-            overrides = [*config[name], *more.get(name, []), f"seed={config.seed}", f"output_dir={root / name}"]
-            configs[name] = complete(composed(name, overrides))
+            overrides = [*getattr(config, name), *more.get(name, []), f"seed={config.seed}", f"output_dir={root / name}"]
+            configs[name] = stage_configuration(STAGES[name], overrides)
         except ConfigurationError as error:
             raise ConfigurationError(f"stage {name}: {error}") from None
     return configs
 
 
-def _train(config: Any) -> None:
+def _train(config: Sft) -> None:
     """Train, unless that is done."""
-    folder = RunFolder(config)  # it refuses an adapter of other settings
+    folder = RunFolder(config).claim()  # it refuses an adapter of other settings
     if not (folder.path / "adapter" / "adapter_model.safetensors").is_file():
         sft.run(config)
 
 
-def add_runs(report: Report, runs: dict[str, Path]) -> None:
-    """Add the datasets of builds and the curves of training runs.
+def add_runs(report: Report, runs: dict[str, Path]) -> tuple[int, int]:
+    """Add the datasets of builds and the curves of training runs; return the builds' conversations and their tokens.
 
     Raises:
         ConfigurationError: for a run that is neither.
@@ -141,15 +143,23 @@ def add_runs(report: Report, runs: dict[str, Path]) -> None:
         builds = {}
         for name, path in runs.items():
             if all((path / each).exists() for each in ("dataset", "trees.jsonl", "config.yaml")):
-                own: Any = OmegaConf.load(path / "config.yaml")
+                own = stored_configuration(path)
                 trees = TreeSet([stack.enter_context(TreeFile(path / "trees.jsonl", writable=False))])
-                builds[name] = Build(trees, pair_settings(own), own.min_chosen_mr)
+                if isinstance(own, Pairs):
+                    builds[name] = DatasetOfTrees(trees, pair_settings(own), own.min_chosen_mr)
             elif name not in training:
                 raise ConfigurationError(f"runs: {path} is neither a build nor a training run; there is nothing of it to show")
-        if builds:
-            add_datasets(report, builds)
+        found = add_datasets(report, builds) if builds else []
         if training:
             add_training(report, training)
+        tokens = sum(tokens_of(tree) for build in builds.values() for tree in build.trees)
+    return sum(each.conversations for each in found), tokens
+
+
+def tokens_of(tree: ConversationTree) -> int:
+    """Return the tokens of all calls behind a tree's messages, prompts and completions."""
+    used = [node.usage for node in tree.nodes] + [left.usage for node in tree.nodes for left in departures(node)]
+    return sum(usage.prompt_tokens + usage.completion_tokens for usage in used if usage is not None)
 
 
 def add_ablation(report: Report, summary: dict[str, Any]) -> None:
@@ -171,20 +181,20 @@ def _was_trained(path: Path) -> bool:
     return (path / "metrics.jsonl").is_file() and bool(training_metrics(path / "metrics.jsonl"))
 
 
-def summarize(cells: list[Cell], times: dict[str, float]) -> dict[str, Any]:
-    """Return the headline figures."""
+def summarize(cells: list[Cell], built: tuple[int, int], times: dict[str, float]) -> dict[str, Any]:
+    """Return the headline figures: of the evaluation, or of the builds (their conversations and tokens) where there is none."""
     conversations = [each for cell in cells for each in cell.conversations]
     return {
-        "conversations": len(conversations),
+        "conversations": len(conversations) if cells else built[0],
         "unscored": sum(cell.unscored for cell in cells),
-        "tokens": sum(map(all_tokens, conversations)),
+        "tokens": sum(all_tokens(each) or 0 for each in conversations) if cells else built[1],
         "stages": times,
     }
 
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("report", run)
+    launch(ReportConfig, run)
 
 
 if __name__ == "__main__":

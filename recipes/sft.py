@@ -7,27 +7,26 @@ accelerate launch recipes/sft.py data=outputs/build/errands model=Qwen/Qwen3-4B
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from collab.data.export import training_rows
 from collab.embedded_model import resolve_model
-from recipes import assembly
-from recipes.launch import launch
-from recipes.run_folder import RunFolder
+from recipes.configuration.launch import launch
+from recipes.configuration.schema import Sft
+from recipes.running.run_folder import RunFolder
 
 
-def run(config: Any) -> Path:
+def run(config: Sft) -> Path:
     """Train and return the adapter's folder."""
     from collab.training.sft import train_sft
 
-    folder = RunFolder(config)
+    folder = RunFolder(config).claim()
     rows = training_rows(Path(config.data), "sft")
     trained = train_sft(
         rows,
         resolve_model(config.model),
         folder.path,
-        settings=assembly.as_object(config.optimization),
-        lora=assembly.as_object(config.lora),
+        settings=config.optimization,
+        lora=config.lora,
         adapter=config.adapter,
         seed=config.seed,
     )
@@ -37,7 +36,7 @@ def run(config: Any) -> Path:
 
 def main() -> None:
     """Start the recipe from the command line."""
-    launch("sft", run)
+    launch(Sft, run)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from recipes.command_line import RECIPES
+
 ROOT = Path(__file__).parent.parent
 FLOORS = [
     {"recipes"},
+    {"recipes.running"},
+    {"recipes.configuration"},
+    {"recipes.dry_run"},
     {"collab.evaluation"},
     {"collab.training", "collab.data"},
     {"collab.candidates"},
@@ -39,7 +44,9 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("package", sorted(HEIGHTS))
 def test_a_package_imports_only_what_stands_below_it(package: str) -> None:
     place = ROOT / package.replace(".", "/")
+    rooms = [ROOT / other.replace(".", "/") for other in HEIGHTS if other.startswith(f"{package}.")]
     files = sorted(place.rglob("*.py")) or [place.with_suffix(".py")]
+    files = [path for path in files if not any(room in path.parents or path == room.with_suffix(".py") for room in rooms)]
     up = {
         f"{path.relative_to(ROOT)} imports {module}"
         for path in files
@@ -54,3 +61,11 @@ def test_every_package_has_a_floor() -> None:
         f"collab.{path.stem}" for path in (ROOT / "collab").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     assert found - {"collab.__init__"} == {package for package in HEIGHTS if package.startswith("collab.")}
+
+
+def test_what_stands_beside_the_commands_is_a_command_or_has_a_floor() -> None:
+    found = {
+        f"recipes.{path.stem}" for path in (ROOT / "recipes").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    commands = {module for module, _ in RECIPES.values()} | {"recipes.__init__", "recipes.command_line"}
+    assert found - commands == {package for package in HEIGHTS if package.startswith("recipes.")}

@@ -17,7 +17,7 @@ import collab, recipes, simulators
 from collab.environments.registry import DOMAINS, load_domain
 from collab.evaluation.page import asset
 from collab.environments.loading import load_tasks
-from recipes.overrides import conf_dir
+from recipes.configuration.choices import conf_dir
 
 print("FROM", collab.__file__, recipes.__file__, simulators.__file__, conf_dir())
 for name in DOMAINS:

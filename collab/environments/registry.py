@@ -5,15 +5,14 @@ A domain of your own needs no entry: name it as `module:function` wherever a nam
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from collab.environments.domain import Domain, Environment, Resources
-from simulators.errors import ConfigurationError, did_you_mean
+from collab.environments.reward_terms import RewardTerm, with_reward
+from collab.environments.users import with_user
+from simulators.errors import ConfigurationError
+from simulators.object_reference import checked_arguments, load_object
 
 DOMAINS: dict[str, str] = {
     "abg_coqa": "collab.environments.collabllm.abg_coqa:domain",
@@ -36,67 +35,27 @@ def load_domain(name: str, options: Mapping[str, Any] | None = None) -> Domain:
     Raises:
         ConfigurationError: for an unknown name or option (it names the nearest one), or an option of the wrong type.
     """
-    factory = _factory(name)
-    parameters = inspect.signature(factory).parameters
-    for option in options or {}:
-        if option not in parameters:
-            raise ConfigurationError(f"environment {name} has no option {option!r}{did_you_mean(option, parameters)}")
-    domain = factory(**_checked(name, factory, options or {}))
+    factory = load_object(name, "environment", DOMAINS)
+    domain = factory(**checked_arguments(factory, options or {}, f"environment {name}"))
     if not isinstance(domain, Domain):
         raise ConfigurationError(f"environment {name} is not a domain: its function returned a {type(domain).__name__}")
     return domain
 
 
-def _factory(name: str) -> Callable[..., Any]:
-    if ":" in name:
-        return _factory_of_your_own(name)
-    if name not in DOMAINS:
-        known = ", ".join(sorted(DOMAINS))
-        raise ConfigurationError(
-            f"unknown environment {name!r}{did_you_mean(name, DOMAINS)}; known are {known} and any module:function"
-        )
-    module, function = DOMAINS[name].split(":")
-    factory: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return factory
-
-
-def _factory_of_your_own(name: str) -> Callable[..., Any]:
-    """Import `module:function`; modules in the current folder are found too, as `python -m` would find them."""
-    module, _, function = name.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        factory = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-        raise ConfigurationError(f"environment {name!r} cannot be loaded: {error}") from None
-    if not callable(factory):
-        raise ConfigurationError(f"environment {name!r} is not a function that returns a domain")
-    checked: Callable[..., Any] = factory
-    return checked
-
-
-def _checked(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options, each of the type that the function's signature asks for."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        hints = get_type_hints(factory) if options else {}
-    except NameError:  # a domain of your own whose annotations cannot be resolved is taken as it is
-        hints = {}
-    checked = {}
-    for option, value in options.items():
-        try:
-            checked[option] = TypeAdapter(hints.get(option, Any)).validate_python(value)
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"].lower()
-            raise ConfigurationError(f"environment {name}: option {option} is {value!r}; {reason}") from None
-    return checked
-
-
-def load_environment(name: str, resources: Resources, options: Mapping[str, Any] | None = None) -> Environment:
-    """Return an environment ready to run.
+def load_environment(
+    name: str,
+    resources: Resources,
+    options: Mapping[str, Any] | None = None,
+    *,
+    user: str = "scripted",
+    user_options: Mapping[str, Any] | None = None,
+    reward: Sequence[RewardTerm] = (),
+) -> Environment:
+    """Return an environment ready to run; `user` and `reward` put another user or another R* into it.
 
     Raises:
-        ConfigurationError: as `load_domain` does, or when the domain needs a model that `resources` lacks.
+        ConfigurationError: as `load_domain`, `with_user` and `with_reward` do, or when the domain needs a model that `resources`
+            lacks.
     """
-    return Environment(load_domain(name, options), resources)
+    domain = with_user(load_domain(name, options), user, user_options)
+    return Environment(with_reward(domain, reward), resources)

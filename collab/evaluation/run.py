@@ -15,8 +15,9 @@ from collab.environments.domain import Environment
 from collab.mr import Observer, ScoredFuture, ignore, score_future
 from collab.rewards.component import RewardComponent, ScoringError
 from collab.tasks.task import Task
+from simulators.bounded_concurrency import each
 from simulators.conversation import ConversationTree, Node, Outcome
-from simulators.errors import ChatModelError, SimulatorError
+from simulators.errors import ChatModelError, ConfigurationError, SimulatorError
 from simulators.forward_sampling import Future, Step, future_seeds, sample_future
 from simulators.metering import Spent, metered
 from simulators.policy import Policy
@@ -84,18 +85,30 @@ async def evaluate(
     Raises:
         ConfigurationError, StorageError: as the models and the tree file do.
     """
-    limit = limit or asyncio.Semaphore(max_open_tasks)
 
     async def one(task: Task) -> None:
         if task.id not in trees:
-            async with limit:
-                tree = await evaluated_tree(policy, environment, task, runs, seed, observe, score_turns)
-                (trees if stopped is None or _is_whole(tree) else stopped).append(tree)
-        on_task()
+            tree = await evaluated_tree(policy, environment, task, runs, seed, observe, score_turns)
+            (trees if stopped is None or _is_whole(tree) else stopped).append(tree)
 
-    async with asyncio.TaskGroup() as group:
-        for task in tasks:
-            group.create_task(one(task))
+    await each(tasks, one, limit or asyncio.Semaphore(max_open_tasks), on_task)
+
+
+def refuse_other_weights(trees: TreeFile, policy: Policy) -> None:
+    """Look whether stored conversations are of the policy as it is now: an adapter may have been trained again in its folder.
+
+    Raises:
+        ConfigurationError: they are of other weights.
+    """
+    if not trees.task_ids:
+        return
+    nodes = trees.read(trees.task_ids[0]).nodes
+    found = {node.weights_version for node in nodes if node.author == "policy" and node.weights_version is not None}
+    if found and policy.model.weights_version not in found:
+        raise ConfigurationError(
+            f"{trees.path.parent} holds conversations of other weights than {policy.name} has now; choose another output_dir, or "
+            "delete that folder"
+        )
 
 
 async def evaluated_tree(

@@ -36,8 +36,8 @@ class Build:
     min_chosen_mr: float | None = None
 
 
-def add_datasets(report: Report, builds: Mapping[str, Build]) -> None:
-    """Add Table 5 and the distributions of the MR of chosen and rejected replies."""
+def add_datasets(report: Report, builds: Mapping[str, Build]) -> list[DatasetFigures]:
+    """Add Table 5 and the distributions of the MR of chosen and rejected replies; return the rows of the table."""
     figures: list[DatasetFigures] = []
     pairs: dict[str, list[dict[str, Any]]] = {}
     for name, build in builds.items():
@@ -50,6 +50,7 @@ def add_datasets(report: Report, builds: Mapping[str, Build]) -> None:
             chosen, rejected = [row["mr_chosen"] for row in rows], [row["mr_rejected"] for row in rows]
             caption = f"Multiturn-aware Rewards of chosen and of rejected replies: {name}"
             report.add_figure(plots.mr_distributions(chosen, rejected), f"mr-distributions-{number}", caption)
+    return figures
 
 
 def _figures(name: str, found: DatasetStatistics) -> DatasetFigures:

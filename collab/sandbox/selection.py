@@ -7,7 +7,6 @@ cannot be set up, or lets the probe through, is not used. With none left, code i
 from __future__ import annotations
 
 import functools
-import importlib
 import shutil
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from collab.sandbox import isolations
 from collab.sandbox.process_sandbox import Isolation, ProcessSandbox
 from collab.sandbox.protocol import Limits, Program, Sandbox, SandboxError
 from simulators.errors import ConfigurationError
+from simulators.object_reference import load_object, refuse_foreign
 
 PREFERENCE: tuple[str, ...] = ("bubblewrap", "namespaces", "landlock")
 
@@ -143,7 +143,10 @@ def load_sandbox(which: str | Mapping[str, Any] = "auto", interpreter: str | Non
     Raises:
         ConfigurationError: nothing usable on this machine, or an unknown name; says what was tried and how to get one.
     """
+    if interpreter is not None:
+        refuse_foreign("sandbox interpreter", interpreter)
     if isinstance(which, Mapping):
+        refuse_foreign("sandbox", dict(which))
         return _container(which)
     if ":" in which:
         return _of_your_own(which)
@@ -184,11 +187,7 @@ def _test_container(command: tuple[str, ...], interpreter: str) -> ProcessSandbo
 
 
 def _of_your_own(which: str) -> Sandbox:
-    module, _, function = which.partition(":")
-    try:
-        sandbox = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"sandbox {which!r} cannot be loaded: {error}") from None
+    sandbox = load_object(which, "sandbox")()
     if not isinstance(sandbox, Sandbox):
         raise ConfigurationError(f"sandbox {which!r} is not a sandbox: it needs `name` and `run(program, limits)`")
     return sandbox

@@ -13,6 +13,7 @@ from collab.training.adapters import save_trained
 from collab.training.chat_templates import sampling_chat_template
 from collab.training.lora import LoraSettings, load_for_training
 from collab.training.metrics_log import MetricsLog
+from collab.training.planned_rate import PlannedRate
 from collab.training.progress_bar import ProgressBar
 from collab.training.settings import OptimizationSettings, latest_checkpoint, trainer_arguments
 from simulators.chat_models.transformers_model import load_tokenizer
@@ -52,7 +53,7 @@ def train_dpo(
         train_dataset=Dataset.from_list([{key: row[key] for key in ("prompt", "chosen", "rejected")} for row in rows]),
         processing_class=tokenizer,
         peft_config=None if adapter else lora.peft_config(),
-        callbacks=[MetricsLog(output_dir / "metrics.jsonl", "dpo"), ProgressBar("DPO")],
+        callbacks=[MetricsLog(output_dir / "metrics.jsonl", "dpo"), ProgressBar("DPO"), PlannedRate()],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=latest_checkpoint(output_dir / "checkpoints"))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from collab.environments.domain import Environment
 from collab.tasks.task import Task
 from collab.training.episode import EpisodeStart
-from collab.training.lora import LoraSettings
-from collab.training.online_run import OnlineRun, online_arguments
+from collab.training.online_method import OnlineMethod
+from collab.training.online_run import OnlineRun, RunOptions, online_arguments, train_online
 from collab.training.online_settings import VARIANTS, GRPOSettings
-from collab.training.settings import OptimizationSettings
 
 if TYPE_CHECKING:
     from collab.training.grpo_trainer import GroupTrainer
@@ -29,30 +28,23 @@ def train_grpo(
     output_dir: Path,
     *,
     settings: GRPOSettings,
-    lora: LoraSettings,
-    optimization: OptimizationSettings,
-    adapter: str | None = None,
-    eval_tasks: Sequence[Task | EpisodeStart] = (),
-    seed: int = 0,
+    **options: Unpack[RunOptions],
 ) -> Path:
     """Train a policy by GRPO in an environment and return the folder of the trained adapter (or model).
 
     `optimization.batch_size` counts the conversations of one optimizer step (with credit `mr_branch` the replies to first turns).
-    Goes on from the newest checkpoint in `output_dir` where there is one.
 
     Raises:
-        ConfigurationError: for too few tasks, an unknown model, sizes that do not divide, an unsupported TRL.
-        TooManyFailures: when nothing but failed conversations comes out of the rollouts.
+        ConfigurationError, TooManyFailures: as `train_online` does.
     """
-    run = OnlineRun("grpo", environment, tasks, eval_tasks, model, adapter, output_dir, lora, optimization, seed)
-    return run.train(build_trainer(run, settings))
+    return train_online(GRPO, environment, tasks, model, output_dir, settings, **options)
 
 
 def build_trainer(run: OnlineRun, settings: GRPOSettings) -> GroupTrainer:
     """Return the trainer of a run, ready to train.
 
     Raises:
-        ConfigurationError: as `train_grpo` does.
+        ConfigurationError: as `train_online` does.
     """
     run.check_sizes(settings.group_size, settings.updates_per_rollout)
     from collab.training.grpo_trainer import GroupTrainer
@@ -76,3 +68,11 @@ def build_trainer(run: OnlineRun, settings: GRPOSettings) -> GroupTrainer:
     return GroupTrainer(
         source, credit=settings.credit, drop_dead_groups=settings.drop_dead_groups, args=arguments, **run.common()
     )
+
+
+class GRPO(OnlineMethod):
+    """The method as the command line chooses it (`collab.training.online_method`)."""
+
+    name = "grpo"
+    Settings = GRPOSettings
+    trainer = staticmethod(build_trainer)

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from collab.environments.domain import Environment
 from collab.tasks.task import Task
 from collab.training.episode import EpisodeStart
-from collab.training.lora import LoraSettings
-from collab.training.online_run import OnlineRun, online_arguments
+from collab.training.online_method import OnlineMethod
+from collab.training.online_run import OnlineRun, RunOptions, online_arguments, train_online
 from collab.training.online_settings import OnlineDPOSettings
-from collab.training.settings import OptimizationSettings
 
 if TYPE_CHECKING:
     from collab.training.online_dpo_trainer import PairTrainer
@@ -31,30 +30,24 @@ def train_online_dpo(
     output_dir: Path,
     *,
     settings: OnlineDPOSettings,
-    lora: LoraSettings,
-    optimization: OptimizationSettings,
-    adapter: str | None = None,
-    eval_tasks: Sequence[Task | EpisodeStart] = (),
-    seed: int = 0,
+    **options: Unpack[RunOptions],
 ) -> Path:
     """Train a policy by online DPO in an environment and return the folder of the trained adapter (or model).
 
     The reference is the policy as it starts (the adapter, where one is given). `optimization.batch_size` counts the replies to
-    first turns of one optimizer step. Goes on from the newest checkpoint in `output_dir` where there is one.
+    first turns of one optimizer step.
 
     Raises:
-        ConfigurationError: for too few tasks, an unknown model, sizes that do not divide, an unsupported TRL.
-        TooManyFailures: when nothing but failed conversations comes out of the rollouts.
+        ConfigurationError, TooManyFailures: as `train_online` does.
     """
-    run = OnlineRun("online_dpo", environment, tasks, eval_tasks, model, adapter, output_dir, lora, optimization, seed)
-    return run.train(build_trainer(run, settings))
+    return train_online(OnlineDPO, environment, tasks, model, output_dir, settings, **options)
 
 
 def build_trainer(run: OnlineRun, settings: OnlineDPOSettings) -> PairTrainer:
     """Return the trainer of a run, ready to train.
 
     Raises:
-        ConfigurationError: as `train_online_dpo` does.
+        ConfigurationError: as `train_online` does.
     """
     run.check_sizes(settings.group_size, settings.updates_per_rollout)
     from collab.training.online_dpo_trainer import PairTrainer
@@ -75,3 +68,11 @@ def build_trainer(run: OnlineRun, settings: OnlineDPOSettings) -> PairTrainer:
         softmax_temperature=settings.softmax_temperature,
     )
     return PairTrainer(source, min_gap=settings.min_gap, args=arguments, **run.common())
+
+
+class OnlineDPO(OnlineMethod):
+    """The method as the command line chooses it (`collab.training.online_method`)."""
+
+    name = "online_dpo"
+    Settings = OnlineDPOSettings
+    trainer = staticmethod(build_trainer)

@@ -1,12 +1,12 @@
-"""What the online methods' `train_*` functions share: from settings and tasks to a trained folder."""
+"""What the online methods share: from settings and tasks to a trained folder."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from collab.environments.domain import Environment
 from collab.tasks.task import Task
@@ -14,20 +14,75 @@ from collab.training.adapters import save_trained
 from collab.training.chat_templates import sampling_chat_template
 from collab.training.episode import EpisodeStart
 from collab.training.lora import LoraSettings, load_for_training
-from collab.training.online_settings import RolloutSettings
+from collab.training.online_method import OnlineMethod
+from collab.training.online_settings import DECIDES_NOTHING, RolloutSettings
 from collab.training.rollout_journal import fingerprint
-from collab.training.settings import OptimizationSettings, latest_checkpoint, trainer_arguments
+from collab.training.settings import DECIDES_NOTHING as OF_OPTIMIZATION
+from collab.training.settings import OptimizationSettings, is_planned_by_length, latest_checkpoint, trainer_arguments
 from collab.training.trl_hooks import check_trl
 from simulators.chat_models.transformers_model import load_tokenizer
+from simulators.conversation import Outcome
 from simulators.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collab.training.conversation_trainer import ConversationSource, ConversationTrainer
 
 
+Count = Callable[[Outcome, str | None], None]
+"""Told how each conversation of a rollout ended, and its error; it may raise to stop the run."""
+
+
+class RunOptions(TypedDict, total=False):
+    """What every `train_*` function takes besides environment, tasks, model, folder and settings: the fields of `OnlineRun`."""
+
+    lora: LoraSettings
+    optimization: OptimizationSettings
+    adapter: str | None
+    eval_tasks: Sequence[Task | EpisodeStart]
+    seed: int
+    count: Count
+
+
+def train_online(
+    method: type[OnlineMethod],
+    environment: Environment,
+    tasks: Sequence[Task | EpisodeStart],
+    model: str,
+    output_dir: Path,
+    settings: Any,
+    **options: Unpack[RunOptions],
+) -> Path:
+    """Train a policy by a method in an environment and return the folder of the trained adapter (or model).
+
+    Goes on from the newest checkpoint in `output_dir` where there is one.
+
+    Raises:
+        ConfigurationError: for too few tasks, an unknown model, sizes that do not divide, an unsupported TRL.
+        TooManyFailures: when nothing but failed conversations comes out of the rollouts.
+    """
+    run = OnlineRun(
+        method.name,
+        environment,
+        tasks,
+        options.get("eval_tasks", ()),
+        model,
+        options.get("adapter"),
+        output_dir,
+        options.get("lora") or LoraSettings(),
+        options.get("optimization") or OptimizationSettings(),
+        options.get("seed", 0),
+        options.get("count", _ignore),
+    )
+    return run.train(method.trainer(run, settings))
+
+
+def _ignore(outcome: Outcome, error: str | None) -> None:
+    """Take no notice."""
+
+
 @dataclass(slots=True)
 class OnlineRun:
-    """One run of an online method; the fields are the arguments of its `train_*` function."""
+    """One run of an online method. `count` is told of every conversation of this process."""
 
     method: str
     environment: Environment
@@ -39,6 +94,7 @@ class OnlineRun:
     lora: LoraSettings
     optimization: OptimizationSettings
     seed: int
+    count: Count = _ignore
 
     def check_sizes(self, group_size: int, updates_per_rollout: int) -> None:
         """Check what TRL would fail on later, or silently train nothing on.
@@ -64,14 +120,12 @@ class OnlineRun:
         """Return what the trainer plays; `settings` are the method's own, with `.rollout` in them."""
         from collab.training.conversation_trainer import ConversationSource
 
-        digests = [start.task.digest for start in _starts(self.tasks)]
-        decisive = [self.method, self.environment.name, self.model, self.adapter, self.seed, asdict(settings)]
         return ConversationSource(
             self.environment,
             _starts(self.tasks),
             settings.rollout,
             self.output_dir,
-            fingerprint(*decisive, asdict(self.lora), asdict(self.optimization), digests),
+            fingerprint(*self._decisive(settings)),
             self.optimization.max_length,
             self.method,
             self.seed,
@@ -79,9 +133,31 @@ class OnlineRun:
             **kind,
         )
 
+    def _decisive(self, settings: Any) -> list[Any]:
+        """Return all that decides what is sampled. How long to train does where the learning rate is planned by it."""
+        optimization = _without(asdict(self.optimization), OF_OPTIMIZATION)
+        if not is_planned_by_length(self.optimization.lr_scheduler, self.optimization.warmup_steps):
+            optimization = _without(optimization, ("max_steps", "epochs"))
+        resources = self.environment.resources
+        played = [model and [model.name, model.weights_version] for model in (resources.user_model, resources.judge_model)]
+        reward = [[component.name, weight] for component, weight in self.environment.reward.terms]
+        digests = [start.task.digest for start in _starts(self.tasks)]
+        run = [
+            self.method,
+            self.environment.name,
+            played,
+            asdict(resources.role_play),
+            reward,
+            self.model,
+            self.adapter,
+            self.seed,
+        ]
+        return [*run, _without(asdict(settings), DECIDES_NOTHING), asdict(self.lora), optimization, digests]
+
     def common(self) -> dict[str, Any]:
         """Return what every trainer of this run is given: model, tokenizer, a new adapter's configuration, callbacks."""
         from collab.training.metrics_log import MetricsLog
+        from collab.training.planned_rate import PlannedRate
         from collab.training.progress_bar import ProgressBar
 
         tokenizer = load_tokenizer(self.model)
@@ -90,14 +166,17 @@ class OnlineRun:
             "model": load_for_training(self.model, self.adapter, self.lora),
             "tokenizer": tokenizer,
             "peft_config": None if self.adapter else self.lora.peft_config(),
-            "callbacks": [MetricsLog(self.output_dir / "metrics.jsonl", self.method), ProgressBar(self.method)],
+            "callbacks": [MetricsLog(self.output_dir / "metrics.jsonl", self.method), ProgressBar(self.method), PlannedRate()],
         }
 
     def train(self, trainer: ConversationTrainer) -> Path:
         """Train from the newest checkpoint on, save, and return the folder."""
         from transformers import PrinterCallback
 
+        from collab.training.episode_count import EpisodeCount
+
         trainer.remove_callback(PrinterCallback)  # the progress bar shows what it would print
+        trainer.add_callback(EpisodeCount(trainer, self.count))
         try:
             trainer.train(resume_from_checkpoint=latest_checkpoint(self.output_dir / "checkpoints"))
             trainer.save_beside(self.output_dir)
@@ -148,6 +227,12 @@ def online_arguments(
     )
     arguments.num_generations = group_size  # TRL refuses 1, which a method with a critic may use
     return arguments
+
+
+def _without(settings: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Return nested settings without some of them, which are named with dots."""
+    own = {key.partition(".")[0]: [each.partition(".")[2] for each in keys if each.startswith(f"{key}.")] for key in settings}
+    return {key: _without(value, own[key]) if own[key] else value for key, value in settings.items() if key not in keys}
 
 
 def _starts(tasks: Sequence[Task | EpisodeStart]) -> list[EpisodeStart]:

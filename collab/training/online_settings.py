@@ -77,6 +77,16 @@ class RolloutSettings:
             raise ConfigurationError(f"rollout.max_turns is {self.max_turns}; an episode has at least one reply")
 
 
+DECIDES_NOTHING = (
+    "rollout.logged_conversations",
+    "rollout.stop_after_failed_rounds",
+    "rollout.vllm.server_url",
+    "rollout.vllm.server_timeout_s",
+    "rollout.vllm.group_port",
+    "rollout.vllm.memory_share",
+)
+"""Settings of every method that may differ between two starts of one run."""
+
 ENGINES = ("transformers", "vllm_server", "vllm_in_process")
 
 CREDITS = ("outcome", "mr_difference", "mr_branch")

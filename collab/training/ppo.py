@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from collab.environments.domain import Environment
 from collab.tasks.task import Task
 from collab.training.episode import EpisodeStart
-from collab.training.lora import LoraSettings
-from collab.training.online_run import OnlineRun, online_arguments
+from collab.training.online_method import OnlineMethod
+from collab.training.online_run import OnlineRun, RunOptions, online_arguments, train_online
 from collab.training.online_settings import PPOSettings
-from collab.training.settings import OptimizationSettings
 
 if TYPE_CHECKING:
     from collab.training.ppo_trainer import CriticTrainer
@@ -29,30 +28,24 @@ def train_ppo(
     output_dir: Path,
     *,
     settings: PPOSettings,
-    lora: LoraSettings,
-    optimization: OptimizationSettings,
-    adapter: str | None = None,
-    eval_tasks: Sequence[Task | EpisodeStart] = (),
-    seed: int = 0,
+    **options: Unpack[RunOptions],
 ) -> Path:
     """Train a policy by PPO in an environment and return the folder of the trained adapter (or model).
 
     `optimization.batch_size` counts the conversations of one optimizer step. The critic is saved beside the policy, in
-    `output_dir/critic`. Goes on from the newest checkpoint in `output_dir` where there is one.
+    `output_dir/critic`.
 
     Raises:
-        ConfigurationError: for too few tasks, an unknown model, sizes that do not divide, an unsupported TRL.
-        TooManyFailures: when nothing but failed conversations comes out of the rollouts.
+        ConfigurationError, TooManyFailures: as `train_online` does.
     """
-    run = OnlineRun("ppo", environment, tasks, eval_tasks, model, adapter, output_dir, lora, optimization, seed)
-    return run.train(build_trainer(run, settings))
+    return train_online(PPO, environment, tasks, model, output_dir, settings, **options)
 
 
 def build_trainer(run: OnlineRun, settings: PPOSettings) -> CriticTrainer:
     """Return the trainer of a run, ready to train.
 
     Raises:
-        ConfigurationError: as `train_ppo` does.
+        ConfigurationError: as `train_online` does.
     """
     run.check_sizes(1, settings.updates_per_rollout)
     from collab.training.ppo_trainer import CriticTrainer
@@ -68,3 +61,11 @@ def build_trainer(run: OnlineRun, settings: PPOSettings) -> CriticTrainer:
     )
     source = run.source(settings, turn_worths=settings.credit == "mr_difference")
     return CriticTrainer(source, settings=settings, base=run.model, args=arguments, **run.common())
+
+
+class PPO(OnlineMethod):
+    """The method as the command line chooses it (`collab.training.online_method`)."""
+
+    name = "ppo"
+    Settings = PPOSettings
+    trainer = staticmethod(build_trainer)

@@ -49,6 +49,18 @@ class OptimizationSettings:
         return self.batch_size // at_once
 
 
+DECIDES_NOTHING = ("save_steps", "logging_steps", "report_to")
+"""Settings of the optimization that may differ between two starts of one run."""
+
+
+def is_planned_by_length(lr_scheduler: str, warmup_steps: float) -> bool:
+    """Say whether the learning rate of a step depends on how many there will be; then a longer run is another one from the start.
+
+    `warmup_steps` below 1 are a share of them.
+    """
+    return lr_scheduler not in ("constant", "constant_with_warmup") or 0 < warmup_steps < 1
+
+
 def trainer_arguments(kind: type, settings: OptimizationSettings, output_dir: Path, seed: int, **extra: Any) -> Any:
     """Build a TRL config of class `kind` (SFTConfig, DPOConfig, ...) from the shared settings and the trainer's own `extra`.
 

@@ -13,6 +13,7 @@ from collab.training.adapters import save_trained
 from collab.training.chat_templates import training_chat_template
 from collab.training.lora import LoraSettings, load_for_training
 from collab.training.metrics_log import MetricsLog
+from collab.training.planned_rate import PlannedRate
 from collab.training.progress_bar import ProgressBar
 from collab.training.settings import OptimizationSettings, latest_checkpoint, trainer_arguments
 from simulators.chat_models.transformers_model import load_tokenizer
@@ -54,7 +55,7 @@ def train_sft(
         train_dataset=Dataset.from_list([{"messages": row["messages"]} for row in rows]),
         processing_class=tokenizer,
         peft_config=None if adapter else lora.peft_config(),
-        callbacks=[MetricsLog(output_dir / "metrics.jsonl", "sft"), ProgressBar("SFT")],
+        callbacks=[MetricsLog(output_dir / "metrics.jsonl", "sft"), ProgressBar("SFT"), PlannedRate()],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=latest_checkpoint(output_dir / "checkpoints"))

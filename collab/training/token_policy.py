@@ -53,9 +53,7 @@ class TokenPolicy:
         started = time.perf_counter()
         (reply,) = await self.sampler.sample([*before, *context], sampling, seed)
         if reply.logprobs is None:
-            raise ConfigurationError(
-                "the engine tells no log-probabilities, and training needs them; use another rollout.engine"
-            )
+            raise ConfigurationError("the engine tells no log-probabilities, and training needs them; use another rollout.engine")
         found = read_reply(reply.text, thought_open=opens_thought(self.tokens, context), tools=toolbox is not None)
         return Completion(
             text=found.text,

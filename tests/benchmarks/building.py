@@ -44,14 +44,16 @@ def write_tasks(path: Path, count: int) -> None:
 
 def measure(overrides: list[str]) -> dict[str, float]:
     """Build in this process; return model calls, seconds and peak memory in MB, and what the imports alone take."""
-    from hydra import compose, initialize_config_dir
+    from hydra import initialize_config_dir
 
-    from recipes import build, schema
-    from recipes import overrides as command_line
+    from recipes import build
+    from recipes.configuration.choices import conf_dir, register
+    from recipes.configuration.overrides import stage_configuration
+    from recipes.configuration.schema import Build
 
-    schema.register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(command_line.conf_dir())):
-        config = compose("build", overrides=overrides)
+    register()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        config = stage_configuration(Build, overrides)
     before_mb = peak_mb()
     started, cpu = time.perf_counter(), time.process_time()
     build.run(config)

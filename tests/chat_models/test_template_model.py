@@ -18,7 +18,7 @@ TOOLS = ({"type": "function", "function": {"name": "find", "description": "Find 
 CALL = '<tool_call>{"name": "find", "arguments": {"what": "keys"}}</tool_call>'
 TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}]{{ message.content }}"
-    "{% for call in message.tool_calls or [] %}({{ call.function.arguments | tojson }}){% endfor %}{% endfor %}"
+    "{% for call in message.tool_calls or [] %}({{ call.function.name }} {{ call.function.arguments | tojson }}){% endfor %}{% endfor %}"
     "{% if tools %}tools:{{ tools[0].function.name }}{% endif %}[assistant]"
 )
 
@@ -79,7 +79,9 @@ async def test_the_template_gets_tools_and_arguments_as_objects_and_no_reasoning
         Message("tool", "in the hall", tool_call_id="1"),
     )
     await model.complete(ChatRequest(history, tools=TOOLS))
-    assert sampler.prompts == ['[user]Keys?[assistant]({"what": "keys"})("not JSON")[tool]in the halltools:find[assistant]']
+    assert sampler.prompts == [
+        '[user]Keys?[assistant](find {"what": "keys"})(find {"unreadable": "not JSON"})[tool]in the halltools:find[assistant]'
+    ]
 
 
 async def test_a_script_is_taken_apart_like_any_model() -> None:

@@ -1,23 +1,25 @@
 """Running simulations: resuming, settings, failures, and what ends up in the trees."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from collab.environments.lost_in_conversation.assessment import ScoreMode
-from collab.environments.lost_in_conversation.schema import instruction_from_record
 from collab.environments.lost_in_conversation.simulations import ALL_SIMULATIONS, Simulation, UserSettings
 from collab.environments.lost_in_conversation.verifiers import Verifiers
-from collab.evaluation.lost_in_conversation.runner import SimulationSettings, row_from_tree, simulate
+from collab.evaluation.lost_in_conversation.runner import SimulationSettings, row_from_tree
 from collab.rewards.component import ScoringError
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.conversation import ConversationTree, Outcome
-from simulators.errors import ChatModelError, ConfigurationError
+from simulators.errors import ChatModelError, ConfigurationError, TooManyFailures
+from simulators.failure_share import FailureShare
 from simulators.policy import Policy
 from simulators.tree_file import read_trees
 from simulators.users.sharded import FELL_BACK
 from tests.lost_in_conversation.assistants import Assistants, answers
+from tests.lost_in_conversation.in_folder import simulate
 from tests.lost_in_conversation.records import gold_number, math_instruction
 
 INSTRUCTIONS = [math_instruction(number) for number in range(1, 4)]
@@ -69,7 +71,7 @@ async def test_a_killed_run_goes_on_from_its_journal(tmp_path):
         return "How many rolls were sold?"
 
     with pytest.raises(ConfigurationError, match="went away"):
-        await simulate(INSTRUCTIONS, policy_of(script), tmp_path, settings=replace(SETTINGS, max_open=3))
+        await simulate(INSTRUCTIONS, policy_of(script), tmp_path, settings=SETTINGS, max_open=3)
     finished = len(list(read_trees(tmp_path)))
     whole = await simulate(INSTRUCTIONS, policy_of(lambda request, rng: "How many rolls were sold?"), tmp_path, settings=SETTINGS)
     fresh = await simulate(
@@ -85,7 +87,7 @@ async def test_the_same_run_twice_gives_the_same_trees_in_any_order(tmp_path):
 
     trees = []
     for folder, at_once in (("a", 1), ("b", 16)):
-        await simulate(INSTRUCTIONS, policy_of(script), tmp_path / folder, settings=replace(SETTINGS, max_open=at_once))
+        await simulate(INSTRUCTIONS, policy_of(script), tmp_path / folder, settings=SETTINGS, max_open=at_once)
         trees.append({tree.task_id: tree.fingerprint() for tree in read_trees(tmp_path / folder)})
     assert trees[0] == trees[1]
     runs = [trees[0][f"{INSTRUCTIONS[0].id}|sharded|{run}"]["nodes"][1]["message"]["content"] for run in (0, 1)]
@@ -103,17 +105,6 @@ async def test_recap_goes_on_from_the_sharded_conversation_for_free(tmp_path):
         messages = [node.message for node in recap.nodes]
         assert messages[: len(sharded)] == [node.message for node in sharded.nodes] and len(messages) == len(sharded) + 2
     assert results.calls["policy"]["made"] == 3 * 2 * (4 + 1) and results.calls["policy"]["shared"] == 3 * 2 * 4
-
-
-async def test_other_settings_in_one_folder_are_refused(tmp_path):
-    await simulate(INSTRUCTIONS, ASSISTANTS.perfect(), tmp_path, ("full",), SETTINGS)
-    with pytest.raises(ConfigurationError, match=r"seed=0, this run has 1; use another folder"):
-        await simulate(INSTRUCTIONS, ASSISTANTS.perfect(), tmp_path, ("full",), replace(SETTINGS, seed=1))
-    with pytest.raises(ConfigurationError, match="policy"):
-        await simulate(INSTRUCTIONS, ASSISTANTS.stubborn(), tmp_path, ("full",), SETTINGS)
-    (tmp_path / "settings.json").write_text("{")
-    with pytest.raises(ConfigurationError, match="not valid JSON"):
-        await simulate(INSTRUCTIONS, ASSISTANTS.perfect(), tmp_path, ("full",), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +166,12 @@ async def test_early_stop_is_a_setting(tmp_path):
 async def test_a_user_who_keeps_the_shards_back_is_not_the_policys_failure(tmp_path):
     user = ScriptedChatModel(lambda request, rng: '{"response": "I do not know.", "shard_id": -1}', name="silent")
     settings = replace(SETTINGS, user=UserSettings(user))
-    results = await simulate(INSTRUCTIONS, ASSISTANTS.perfect(), tmp_path, ("sharded", "full"), settings)
+    counted = Counter()
+    results = await simulate(
+        INSTRUCTIONS, ASSISTANTS.perfect(), tmp_path, ("sharded", "full"), settings, count=lambda how, why: counted.update([how])
+    )
     rows = [row for row in results.rows if row.simulation is Simulation.SHARDED]
+    assert counted == {Outcome.USER_ERROR: 6, Outcome.WINDOW_FULL: 6}
     assert {row.failure for row in rows} == {"simulator_kept_back"} and {len(row.replies) for row in rows} == {8}
     assert all(row.score(ScoreMode.MAX) is None for row in rows)
     assert Simulation.SHARDED not in results.metrics()["math"] and results.metrics()["math"][Simulation.FULL].unscored == 0
@@ -193,14 +188,6 @@ async def test_a_last_reply_that_was_cut_does_not_make_it_the_policys_failure(tm
     policy = Policy(Cut(lambda request, rng: "Tell me more", name="wordy"), name="wordy")
     results = await simulate(INSTRUCTIONS[:1], policy, tmp_path, ("sharded",), replace(SETTINGS, user=UserSettings(user)))
     assert {(row.outcome, row.failure) for row in results.rows} == {(Outcome.TRUNCATED, "simulator_kept_back")}
-
-
-async def test_another_problem_under_the_same_id_is_not_given_the_old_score(tmp_path):
-    await simulate(INSTRUCTIONS[:1], ASSISTANTS.perfect(), tmp_path, ("sharded",), SETTINGS)
-    changed = instruction_from_record({**INSTRUCTIONS[0].record, "answer": "#### 12345"}, INSTRUCTIONS[0].split)
-    assert changed.id == INSTRUCTIONS[0].id
-    with pytest.raises(ConfigurationError, match="another problem called"):
-        await simulate([changed], ASSISTANTS.perfect(), tmp_path, ("sharded",), SETTINGS)
 
 
 async def test_a_simulator_that_falls_back_is_flagged_in_a_conversation_that_counts(tmp_path):
@@ -233,6 +220,8 @@ async def test_a_judge_that_fails_leaves_no_score_and_is_tried_again(tmp_path):
     FailingOnce.broken = True
     first = await simulate(INSTRUCTIONS, ASSISTANTS.perfect(), tmp_path, ("full",), settings)
     assert {row.failure for row in first.rows} == {"judge"} and not list(read_trees(tmp_path))
+    stopped = {row_from_tree(tree).instruction: row_from_tree(tree) for tree in read_trees(tmp_path / "stopped.jsonl")}
+    assert len(first.rows) == 6 and all(stopped[row.instruction].error == row.error for row in first.rows)
     FailingOnce.broken = False
     second = await simulate(INSTRUCTIONS, ASSISTANTS.perfect(), tmp_path, ("full",), settings)
     assert {row.failure for row in second.rows} == {None} and second.calls["policy"]["made"] == 0
@@ -257,9 +246,9 @@ async def test_too_many_failures_stop_the_run(tmp_path):
     def script(request, rng):
         raise ChatModelError("timeout")
 
-    policy = policy_of(script)
-    with pytest.raises(ConfigurationError, match="20 of 20 conversations failed"):
-        await simulate(INSTRUCTIONS, policy, tmp_path, ALL_SIMULATIONS, replace(SETTINGS, runs=20, max_open=2))
+    policy, share = policy_of(script), FailureShare()
+    with pytest.raises(TooManyFailures, match="20 of the last 20 conversations failed, more than the 30% allowed"):
+        await simulate(INSTRUCTIONS, policy, tmp_path, ALL_SIMULATIONS, replace(SETTINGS, runs=20), max_open=2, count=share.add)
     assert policy.model.calls <= 22
 
 

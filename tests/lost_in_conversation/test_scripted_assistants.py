@@ -15,12 +15,13 @@ from collab.environments.lost_in_conversation.loading import load_instructions
 from collab.environments.lost_in_conversation.schema import Instruction, TaskKind
 from collab.environments.lost_in_conversation.simulations import ALL_SIMULATIONS, Simulation
 from collab.evaluation.lost_in_conversation.results import SimulationResults
-from collab.evaluation.lost_in_conversation.runner import SimulationSettings, simulate
+from collab.evaluation.lost_in_conversation.runner import SimulationSettings
 from simulators.chat_models.protocol import ChatRequest
 from simulators.chat_models.scripted import ScriptedChatModel
 from simulators.errors import ConfigurationError
 from simulators.policy import Policy
 from tests.lost_in_conversation.assistants import Assistants
+from tests.lost_in_conversation.in_folder import simulate
 
 ONCE = SimulationSettings(runs=1)
 MULTI_TURN = [simulation for simulation in ALL_SIMULATIONS if not simulation.single_turn]

@@ -14,7 +14,7 @@ def main() -> None:
     import pyarrow.parquet  # noqa: F401
 
     import recipes.build
-    import recipes.schema  # noqa: F401
+    import recipes.configuration.choices  # noqa: F401
     from recipes.command_line import main as collab
 
     for line in sys.stdin:

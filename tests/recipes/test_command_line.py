@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from recipes.command_line import RECIPES
-from recipes.overrides import as_entry, conf_dir
-from recipes.schema import SCHEMAS, register
+from recipes.configuration.choices import conf_dir, register
+from recipes.configuration.overrides import as_entry
+from recipes.configuration.schema import SCHEMAS
 from tests.conftest import REPOSITORY
 from tests.recipes.conftest import Collab
 
@@ -25,6 +27,41 @@ def test_help_lists_every_command(collab: Collab, arguments: list[str]) -> None:
     for words, (_, what) in RECIPES.items():
         assert f"  {' '.join(words)} " in ended.out
         assert what in ended.out
+
+
+def test_the_version_is_that_of_the_package(collab: Collab) -> None:
+    ended = collab("--version")
+    assert (ended.status, ended.out) == (0, f"collab {metadata.version('collab')}\n")
+
+
+@pytest.mark.parametrize("words", sorted(RECIPES))
+def test_every_command_explains_itself(collab: Collab, words: tuple[str, ...]) -> None:
+    ended = collab(*words, "--help")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith(f"usage: collab {' '.join(words)}")
+    assert max(map(len, ended.out.splitlines())) <= 140
+    if words == ("build",):
+        assert "environment=abg_coqa|code_chat|" in ended.out and "policy.sampling.max_tokens, policy.sampling.temp" in ended.out
+        assert ended.out.count("A chat model. `backend` is transformers") == 1
+
+
+@pytest.mark.parametrize("group", ["train", "model"])
+def test_a_group_of_commands_lists_them(collab: Collab, group: str) -> None:
+    ended = collab(group, "--help")
+    assert ended.status == 0
+    shown = [line for line in ended.out.splitlines() if line.startswith("  ")]
+    assert len(shown) == sum(words[0] == group for words in RECIPES) and all(line.startswith(f"  {group} ") for line in shown)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["build", "--help"], ["build", "--cfg", "job"]])
+def test_help_may_be_cut_short(arguments: list[str]) -> None:
+    """`collab --help | head`: the reader goes before everything is written."""
+    command = [sys.executable, "-m", "recipes.command_line", *arguments]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 0
 
 
 def test_help_and_the_packages_themselves_import_nothing_heavy() -> None:
@@ -64,7 +101,8 @@ def test_public_names_are_found() -> None:
 def test_an_unknown_command_names_the_nearest(collab: Collab, arguments: list[str], near: str) -> None:
     ended = collab(*arguments)
     assert ended.status == 2
-    assert ended.err.startswith(f"collab: there is no command {' '.join(arguments[:2])!r}; did you mean `{near}`?\n")
+    first = f"collab: there is no command {' '.join(arguments[:2])!r}; did you mean `{near}`?"
+    assert ended.err.splitlines() == [first, "`collab --help` lists them"]
     assert "Traceback" not in ended.err
 
 
@@ -100,12 +138,13 @@ def test_every_configuration_belongs_to_a_recipe() -> None:
         (["candidates.plain.count=two"], "candidates.plain.count: Value 'two' of type 'str' could not be converted to Integer"),
         (["candidates.plain.cont=2"], "candidates.plain.cont: there is no such key (did you mean 'count'?)"),
         (["candidates.mine.cont=2"], "candidates.mine.cont: there is no such key (did you mean 'count'?)"),
-        (["policy.sampling.stop=[a"], "no viable alternative at input '[a'"),
+        (["policy.sampling.stop=[a"], "policy.sampling.stop=[a cannot be read (no viable alternative at input '[a'); quote"),
+        (["policy.model=org/na,me"], "policy.model=org/na,me cannot be read (several values); quote a value with "),
+        (["policy.model=a/epoch=1"], "policy.model=a/epoch=1 cannot be read (mismatched input '=' expecting <EOF>); quote"),
         (["seed"], "'seed' is no override; write KEY=VALUE (did you mean 'seed'?)"),
         (
             ["~seed"],
-            "'seed' cannot be taken out; only entries of environment.options, candidates, environments, min_components, "
-            "policies, splits, users can",
+            "'seed' cannot be taken out; only entries of environment.options, user.options, candidates, min_components, splits",
         ),
         (["~nothing"], "unknown configuration key 'nothing'"),
     ],

@@ -121,21 +121,23 @@ def test_the_python_examples_of_a_guide_run(page: str, capsys: pytest.CaptureFix
 def test_the_reward_of_the_guide_is_measured_and_rewarded_by_its_weight(collab: Collab, tmp_path: Path) -> None:
     (tmp_path / "patient.py").write_text(saved_files("own_reward.md")["patient.py"], encoding="utf-8")
     for weight in (0.2, 0.0):
-        name, options = f"outputs/{weight}", [f"environment.options.weight={weight}", "limit=2"]
-        assert collab("build", "environment.name=patient:domain", "policy=scripted", f"output_dir={name}", *options).status == 0
+        name, own = f"outputs/{weight}", f"{{name: patient:few_questions, weight: {weight}}}"
+        terms = f"reward.terms=[{{name: accuracy}}, {{name: token_cost}}, {own}]"
+        ended = collab("build", "environment=math_chat", terms, "policy=scripted", f"output_dir={name}", "limit=2")
+        assert ended.status == 0, ended.err
         tree = next(iter(read_trees(Path(name))))
-        assert tree.metadata["reward"]["one_question"] == weight
+        assert tree.metadata["reward"]["few_questions"] == weight
         (opening,) = tree.children(None)
         for reply in tree.children(opening.id):
             for future in reply.annotations["mr"]["futures"]:
                 parts = future["components"]
-                worth = parts["accuracy"] + parts["token_cost"] + weight * parts["one_question"]
+                worth = parts["accuracy"] + parts["token_cost"] + weight * parts["few_questions"]
                 assert future["reward"] == pytest.approx(worth)
 
 
 def test_the_user_of_the_guide_leaves_early_and_says_so(collab: Collab, tmp_path: Path) -> None:
     (tmp_path / "hurried.py").write_text(saved_files("own_simulator.md")["hurried.py"], encoding="utf-8")
-    options = ["environment.name=hurried:domain", "environment.options.hurry=1.0", "policy=scripted", "limit=3"]
+    options = ["environment=math_chat", "user=hurried:user", "user.options.hurry=1.0", "policy=scripted", "limit=3"]
     assert collab("build", *options, "output_dir=outputs/hurried").status == 0
     flags = [node.annotations.get("flags") for tree in read_trees(Path("outputs/hurried")) for node in tree.nodes]
     assert ["gave_up"] in flags
@@ -155,7 +157,7 @@ def test_the_page_lists_options_that_are_there(tmp_path: Path, monkeypatch: pyte
     [
         ("no_such_module:domain", "cannot be loaded: No module named 'no_such_module'"),
         ("json:domain", "cannot be loaded: module 'json' has no attribute 'domain'"),
-        ("json:decoder", "is not a function that returns a domain"),
+        ("json:decoder", "is not a function or a class"),
         ("json:JSONEncoder", "is not a domain: its function returned a JSONEncoder"),
         ("packing", "known are abg_coqa, code_chat, doc_edit, errands,"),
     ],

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
-from recipes.assembly import Models
-from recipes.group_schema import PolicyConfig
+from recipes.configuration.group_schema import PolicyConfig
+from recipes.running.models import Models
 from simulators.chat_models.server import ChatServer
 from simulators.errors import ConfigurationError
 from simulators.journal import Journal
@@ -23,7 +22,7 @@ def models(tmp_path: Path) -> Iterator[Models]:
 
 
 def config(**changes: Any) -> Any:
-    return OmegaConf.merge(OmegaConf.structured(PolicyConfig), changes)
+    return PolicyConfig(**changes)
 
 
 def server_of(model: Any) -> ChatServer:

@@ -151,6 +151,52 @@ def test_an_evolving_run_replays_and_a_lowered_limit_does_no_harm(collab: Collab
     assert ended.status == 0 and "every tree is as recorded" in ended.out, ended.out + ended.err
 
 
+ARMS = ["environment=evolving_gsm8k", "tasks=problems.jsonl", "arms=[Single,Evolve]", "runs=1", "limit=2", *SCRIPTED[1:]]
+COMMANDS = {
+    "ablation": ["limit=2", "windows=[1]", "num_samples=1", "outcome_samples=1", *SCRIPTED],
+    "evolving-arms": ARMS,
+    "judge-noise": ["run=built", "repeats=2", "judge.backend=scripted", "judge.model=recipes.dry_run:reply", "output_dir=run"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_that_calls_models_has_a_budget_and_is_replayed(collab: Collab, name: str) -> None:
+    Path("problems.jsonl").write_text("".join(json.dumps(record) + "\n" for record in PROBLEMS))
+    assert collab("build", *SCRIPTED[:2], "limit=2", "output_dir=built").status == 0
+    command = [name, *COMMANDS[name]]
+    ended = collab(*command, "budget.max_calls=3")
+    assert ended.status == 1
+    assert ended.sentence == "collab: the budget is spent (3 of 3 calls); raise it and start the same command again to go on"
+    assert collab(*command, "budget.max_calls=null").status == 0
+    ended = collab("replay", RUN)
+    assert ended.status == 0, ended
+    assert ", 0 made" in ended.out and " is as recorded" in ended.out
+    moved = Path("elsewhere")
+    RUN.rename(moved)
+    assert collab("replay", moved).status == 0
+    assert not RUN.exists()
+
+
+def test_a_judge_that_fails_too_often_stops_the_measurement(collab: Collab) -> None:
+    assert collab("build", *SCRIPTED[:2], "limit=3", "output_dir=built").status == 0
+    Path("mute.py").write_text("def nothing(request, rng):\n    return 'hm'\n")
+    command = [*COMMANDS["judge-noise"], "judge.model=mute:nothing", "repeats=9"]
+    ended = collab("judge-noise", *command)
+    assert ended.status == 1
+    assert "of the last 20 conversations failed, more than the 30% allowed; most often judge_error: " in ended.sentence
+
+
+def test_a_rating_that_comes_out_otherwise_is_named(collab: Collab) -> None:
+    assert collab("build", *SCRIPTED[:2], "limit=2", "output_dir=built").status == 0
+    assert collab("judge-noise", *COMMANDS["judge-noise"]).status == 0
+    ratings = json.loads((RUN / "ratings.json").read_text())
+    name = next(iter(ratings))
+    ratings[name][0][0] = 0.123
+    (RUN / "ratings.json").write_text(json.dumps(ratings))
+    ended = collab("replay", RUN)
+    assert ended.status == 1 and f"1 differ from the record: {name}" in ended.out
+
+
 def test_what_is_neither_a_build_nor_an_evaluation_is_refused(collab: Collab) -> None:
     Path("other").mkdir()
     Path("other/config.yaml").write_text("environment: {name: errands}\n")

@@ -21,15 +21,16 @@ def dataset(folder: Path) -> dict[str, bytes]:
 
 def build_here(folder: Path, *overrides: str) -> None:
     """Do what `collab build` does, without the command line around it."""
-    from hydra import compose, initialize_config_dir
+    from hydra import initialize_config_dir
 
-    from recipes import build, schema
-    from recipes import overrides as command_line
+    from recipes import build
+    from recipes.configuration.choices import conf_dir, register
+    from recipes.configuration.overrides import stage_configuration
+    from recipes.configuration.schema import Build
 
-    schema.register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(command_line.conf_dir())):
-        arguments = command_line.as_entries([*DRY, *LAYOUT, f"output_dir={folder}", *overrides])
-        build.run(compose("build", overrides=arguments))
+    register()
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        build.run(stage_configuration(Build, [*DRY, *LAYOUT, f"output_dir={folder}", *overrides]))
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from collab.evaluation.lost_in_conversation.runner import SimulationSettings, si
 from collab.evaluation.tables import Column, Row, Table
 from simulators.errors import ConfigurationError
 from simulators.policy import Policy
+from simulators.tree_file import TreeFile
 
 TEMPERATURES = (1.0, 0.5, 0.0)
 """The paper's."""
@@ -64,10 +65,11 @@ async def ablate(
     """
     if len({variant.name for variant in variants}) < len(variants):
         raise ConfigurationError("two variants of an ablation have the same name")
-    return {
-        variant.name: await simulate(instructions, variant.policy, folder / variant.name, simulations, variant.settings)
-        for variant in variants
-    }
+    found = {}
+    for variant in variants:
+        with TreeFile(folder / variant.name / "trees.jsonl") as trees:
+            found[variant.name] = await simulate(instructions, variant.policy, trees, simulations, variant.settings)
+    return found
 
 
 async def gradual_sharding(
@@ -89,12 +91,12 @@ async def gradual_sharding(
     most = min(len(instruction.shards) for instruction in instructions)
     wanted = [count for count in counts or range(1, most + 1) if count <= most]
     variants = [gradual_variants(instruction, tuple(wanted)) for instruction in instructions]
-    return {
-        count: await simulate(
-            [variant[count] for variant in variants], policy, folder / f"k{count}", (Simulation.SHARDED,), settings
-        )
-        for count in wanted
-    }
+    found = {}
+    for count in wanted:
+        told = [variant[count] for variant in variants]
+        with TreeFile(folder / f"k{count}" / "trees.jsonl") as trees:
+            found[count] = await simulate(told, policy, trees, (Simulation.SHARDED,), settings)
+    return found
 
 
 def comparison(results: Mapping[str, SimulationResults] | Mapping[int, SimulationResults], caption: str) -> Table:

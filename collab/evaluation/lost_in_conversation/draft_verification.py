@@ -11,6 +11,7 @@ from collab.environments.lost_in_conversation.sharding.drafts import Draft, inst
 from collab.environments.lost_in_conversation.simulations import Simulation
 from collab.evaluation.lost_in_conversation.runner import SimulationSettings, simulate
 from simulators.policy import Policy
+from simulators.tree_file import TreeFile
 
 KEEP_ABOVE = 0.8
 """Both concatenations must reach this share of FULL (section 3.2)."""
@@ -30,7 +31,8 @@ async def verify(
     sound = {position: instruction_of(draft, Split.EVALUATION) for position, draft in enumerate(drafts) if not draft.rejected}
     if not sound:
         return list(drafts)
-    results = await simulate(list(sound.values()), policy, folder, VERIFIED_IN, settings)
+    with TreeFile(folder / "trees.jsonl") as trees:
+        results = await simulate(list(sound.values()), policy, trees, VERIFIED_IN, settings)
     scores: dict[str, dict[str, list[float]]] = {instruction.id: {} for instruction in sound.values()}
     for row in results.rows:
         if (score := row.score(results.score_mode)) is not None:

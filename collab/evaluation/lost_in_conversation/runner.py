@@ -1,14 +1,14 @@
-"""Runs simulations: every instruction, in every simulation type, N times; one conversation tree each, journalled and resumable.
+"""Plays and assesses simulations: every instruction, in every simulation type, N times; one conversation tree each.
 
-    results = await simulate(instructions, policy, folder, (Simulation.FULL, Simulation.SHARDED), SimulationSettings(runs=10))
+    with TreeFile(folder / "trees.jsonl") as trees:
+        results = await simulate(instructions, policy, trees, ("full", "sharded"), SimulationSettings(runs=10))
     print(results.table().markdown())
 
-Kill it anywhere and start it again in the same folder: finished conversations are read from `trees.jsonl`, answered model calls
-of unfinished ones from `journal.jsonl`. More runs, instructions or simulation types can be added later; other settings need
-another folder. Whatever failed for reasons that the policy did not cause is tried again.
+What `trees` holds already is read back; more runs, instructions or simulation types can be added later. Whatever failed for
+reasons that the policy did not cause is tried again at the next start.
 
-All types of one (instruction, run) share their seeds. So RECAP goes on from exactly the conversation that SHARDED had, and the
-journal makes that part free.
+All types of one (instruction, run) share their seeds. So RECAP goes on from exactly the conversation that SHARDED had, and behind
+a journal (`simulators.journal`) that part is free.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from collab.environments.lost_in_conversation.assessment import FULLY_RIGHT, AssessedReply, Assessor, ScoreMode, StopWhenRight
@@ -40,15 +38,17 @@ from collab.environments.lost_in_conversation.wording import SYSTEM_PROMPTS
 from collab.evaluation.lost_in_conversation.metrics import ConversationRow
 from collab.evaluation.lost_in_conversation.results import SimulationResults
 from collab.rewards.component import ScoringError
+from simulators.bounded_concurrency import each
 from simulators.chat_models.protocol import ChatModel
 from simulators.conversation import ConversationTree, Outcome
 from simulators.errors import ConfigurationError
 from simulators.forward_sampling import Future, future_seeds, sample_future
-from simulators.journal import Journal, JournaledChatModel
 from simulators.policy import Policy
 from simulators.tree_file import TreeFile
 from simulators.users.protocol import User
-from simulators.whole_file import write_whole
+
+Count = Callable[[Outcome, str | None], None]
+"""Told how each conversation ended, and its error; it may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SimulationSettings:
 
     `max_turns` caps multi-turn conversations (None: twice the shards). `stop_when_right` ends a conversation at the first right
     answer, which takes gold feedback. `task_prompt` gives the assistant the task's system prompt (after the policy's own).
-    `classifier` "model" asks `judge_model`. More than `most_failed` failed conversations (a share, once 20 failed) stop the run.
+    `classifier` "model" asks `judge_model`.
     """
 
     runs: int = 10
@@ -70,17 +70,15 @@ class SimulationSettings:
     judge_model: ChatModel | None = None
     classifier: Literal["rules", "model"] = "rules"
     verifiers: Verifiers = field(default_factory=Verifiers)
-    max_open: int = 64
-    most_failed: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.runs < 1 or self.max_open < 1:
-            raise ConfigurationError(f"runs ({self.runs}) and max_open ({self.max_open}) must be at least 1")
+        if self.runs < 1:
+            raise ConfigurationError(f"runs is {self.runs}; it must be at least 1")
         if self.classifier == "model" and self.judge_model is None:
             raise ConfigurationError("classifier=model needs a judge_model to ask; set one, or use classifier=rules")
 
     def identity(self, policy: Policy) -> dict[str, Any]:
-        """Return what must not change between two starts in one folder."""
+        """Return what the results depend on, for whoever reads them."""
         return {
             "policy": policy.name,
             "model": policy.model.name,
@@ -100,8 +98,8 @@ class SimulationSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """One conversation to play."""
+class Simulated:
+    """One conversation: of an instruction, in a simulation type, in one of the runs."""
 
     instruction: Instruction
     simulation: Simulation
@@ -115,68 +113,70 @@ class _Run:
 async def simulate(
     instructions: Sequence[Instruction],
     policy: Policy,
-    folder: Path,
+    trees: TreeFile,
     simulations: Sequence[Simulation | str] = ALL_SIMULATIONS,
     settings: SimulationSettings | None = None,
     *,
+    stopped: TreeFile | None = None,
+    limit: asyncio.Semaphore | None = None,
     on_conversation: Callable[[], None] = lambda: None,
+    count: Count = lambda outcome, error: None,
 ) -> SimulationResults:
-    """Run all simulations that `folder` does not hold yet, and return the results of all.
+    """Run all simulations that `trees` does not hold yet, and return the results of all.
 
-    The folder gets `settings.json`, `journal.jsonl`, `trees.jsonl`, `rows.jsonl` and `summary.json`. `on_conversation` is called
-    after each conversation, those found finished included.
+    As many go on at once as `limit` allows (64). Conversations that failed go into `stopped`, where there is one. `count` is told
+    how each played conversation ended, and may raise; `on_conversation` is called after each, those found finished included.
 
     Raises:
-        ConfigurationError: other settings than the folder's, two instructions with one id, a turn cap below the number of
-            shards, too many failures, or as the models do.
+        ConfigurationError: two instructions with one id, a turn cap below the number of shards, or as the models do.
         StorageError: the disk refuses.
     """
     settings = settings or SimulationSettings()
     kinds = tuple(Simulation(simulation) for simulation in simulations)
     _check(instructions, kinds, settings)
-    _check_folder(folder, settings.identity(policy))
     rows: dict[str, ConversationRow] = {}
-    with closing(Journal(folder / "journal.jsonl")) as journal, closing(TreeFile(folder / "trees.jsonl")) as trees:
-        watch = _FailureWatch(settings.most_failed)
-        player = _Player(_journalled(policy, settings, journal), settings, journal)
+    player = SimulationPlayer(policy, settings)
 
-        async def one(run: _Run) -> None:
-            if run.tree_id in trees:
-                rows[run.tree_id] = _recorded(trees.read(run.tree_id), run)
-            else:
-                row, tree = await player.play(run)
-                rows[run.tree_id] = row
-                if tree is not None:
-                    trees.append(tree)
-                watch.add(row)
-            on_conversation()
+    async def one(run: Simulated) -> None:
+        if run.tree_id in trees:
+            rows[run.tree_id] = row_from_tree(trees.read(run.tree_id))
+            return
+        tree = await player.play(run)
+        rows[run.tree_id] = row = row_from_tree(tree)
+        file = stopped if row.failure in _TRIED_AGAIN else trees
+        if file is not None:
+            file.append(tree)
+        count(Outcome.USER_ERROR if row.failure == KEPT_BACK else row.outcome, row.error)
 
-        runs = list(_runs(instructions, kinds, settings.runs))
-        await _for_each(runs, one, settings.max_open)
-        calls = journal.summary()
-    ordered = [rows[run.tree_id] for run in runs]
-    results = SimulationResults(tuple(ordered), settings.score_mode, settings.identity(policy), calls)
-    results.write(folder)
-    return results
+    runs = list(simulated(instructions, kinds, settings.runs))
+    await each(runs, one, limit or asyncio.Semaphore(64), on_conversation)
+    ordered = tuple(rows[run.tree_id] for run in runs)
+    return SimulationResults(ordered, settings.score_mode, settings.identity(policy))
 
 
-class _Player:
+KEPT_BACK = "simulator_kept_back"
+_TRIED_AGAIN = ("simulator", "judge", "infrastructure")
+
+
+class SimulationPlayer:
     """Plays and assesses one conversation at a time; holds what all of them share."""
 
-    def __init__(self, policy: Policy, settings: SimulationSettings, journal: Journal) -> None:
+    def __init__(self, policy: Policy, settings: SimulationSettings) -> None:
         self._policy = policy
         self._settings = settings
-        judge = JournaledChatModel(settings.judge_model, journal) if settings.judge_model else None
+        judge = settings.judge_model
         classifier = ModelClassifier(judge) if judge and settings.classifier == "model" else RuleClassifier()
         verifiers = settings.verifiers if judge is None else replace(settings.verifiers, judge_model=judge)
         self._assessor = Assessor(verifiers, classifier)
-        model = settings.user.model
-        self._user = replace(settings.user, model=JournaledChatModel(model, journal)) if model else settings.user
 
-    async def play(self, run: _Run) -> tuple[ConversationRow, ConversationTree | None]:
-        """Return the row of one conversation, and its tree where it should be kept."""
+    async def play(self, run: Simulated) -> ConversationTree:
+        """Return the tree of one conversation, in which everything about it stands (`row_from_tree`).
+
+        Raises:
+            ConfigurationError: as the models do.
+        """
         instruction, simulation = run.instruction, run.simulation
-        user: User = make_user(instruction, simulation, self._user)
+        user: User = make_user(instruction, simulation, self._settings.user)
         if self._settings.stop_when_right and not simulation.single_turn:
             user = StopWhenRight(user, self._assessor, instruction, simulation)
         policy = replace(self._policy, system_prompt=self._system_prompt(instruction))
@@ -190,7 +190,7 @@ class _Player:
             replies = await self._assessor.assess(future.conversation, instruction, simulation)
         except ScoringError as error:
             failure = "judge" if error.outcome is Outcome.JUDGE_ERROR else "infrastructure"
-            return replace(row, outcome=error.outcome, failure=failure, error=str(error)), None
+            return _tree(run, replace(row, outcome=error.outcome, failure=failure, error=str(error)), Future(()), policy)
         flags = Counter(flag for step in future.steps for flag in step.flags)
         flags.update(future.departure.flags if future.departure is not None else ())
         told = sufficient_turn(future.conversation, instruction, simulation)
@@ -202,8 +202,7 @@ class _Player:
             simulator_flags=dict(flags),
             error=future.error,
         )
-        row = replace(row, failure=_failure(row, cap))
-        return row, None if row.failure == "infrastructure" else _tree(run, row, future, policy)
+        return _tree(run, replace(row, failure=_failure(row, cap)), future, policy)
 
     def _system_prompt(self, instruction: Instruction) -> str | None:
         task = (SYSTEM_PROMPTS[instruction.kind.value], instruction.context) if self._settings.task_prompt else ()
@@ -213,7 +212,7 @@ class _Player:
 def _failure(row: ConversationRow, cap: int) -> str | None:
     """Say who is to blame for a conversation of at most `cap` replies without a score; None where it has one.
 
-    `simulator_kept_back`: the turn cap came before the user had told all shards, and no attempt was right all the same.
+    `KEPT_BACK`: the turn cap came before the user had told all shards, and no attempt was right all the same.
     """
     if row.outcome is Outcome.USER_ERROR:
         return "simulator"
@@ -221,18 +220,17 @@ def _failure(row: ConversationRow, cap: int) -> str | None:
         return "infrastructure"
     solved = any((reply.score or 0.0) >= FULLY_RIGHT for reply in row.replies)
     if len(row.replies) >= cap and row.sufficient_turn is None and not solved:
-        return "simulator_kept_back"
+        return KEPT_BACK
     return None
 
 
-def _tree(run: _Run, row: ConversationRow, future: Future, policy: Policy) -> ConversationTree:
+def _tree(run: Simulated, row: ConversationRow, future: Future, policy: Policy) -> ConversationTree:
     """Return the tree of one finished conversation: one path, each reply with its assessment."""
     metadata = {
         "environment": "lost_in_conversation",
         "policy": policy.name,
         "system_prompt": policy.system_prompt,
         "instruction": row.instruction,
-        "problem": _digest_of(run.instruction),
         "task": str(row.kind),
         "goal": run.instruction.full,
         "simulation": str(row.simulation),
@@ -252,20 +250,10 @@ def _tree(run: _Run, row: ConversationRow, future: Future, policy: Policy) -> Co
     return tree
 
 
-def _digest_of(instruction: Instruction) -> str:
+def digest_of(instruction: Instruction) -> str:
     """Return a fingerprint of all that a problem says and is graded by, so that another one under its id is noticed."""
     record = json.dumps(dict(instruction.record), sort_keys=True, default=str)
     return hashlib.sha256(record.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _recorded(tree: ConversationTree, run: _Run) -> ConversationRow:
-    """Return the row of a finished conversation, once it is sure that it was about this problem."""
-    if tree.metadata.get("problem", _digest_of(run.instruction)) != _digest_of(run.instruction):
-        raise ConfigurationError(
-            f"this folder holds conversations about another problem called {run.instruction.id} (or other shards of it); use "
-            "another folder"
-        )
-    return row_from_tree(tree)
 
 
 def row_from_tree(tree: ConversationTree) -> ConversationRow:
@@ -301,16 +289,12 @@ def row_from_tree(tree: ConversationTree) -> ConversationRow:
         ) from None
 
 
-def _runs(instructions: Sequence[Instruction], simulations: Sequence[Simulation], runs: int) -> Iterator[_Run]:
-    """Run after run, so that a run that is cut short has done the same share of everything."""
+def simulated(instructions: Sequence[Instruction], simulations: Sequence[Simulation], runs: int) -> Iterator[Simulated]:
+    """Yield every conversation, run after run, so that a run that is cut short has done the same share of everything."""
     for run in range(runs):
         for instruction in instructions:
             for simulation in simulations:
-                yield _Run(instruction, simulation, run)
-
-
-def _journalled(policy: Policy, settings: SimulationSettings, journal: Journal) -> Policy:
-    return replace(policy, model=JournaledChatModel(policy.model, journal))
+                yield Simulated(instruction, simulation, run)
 
 
 def _check(instructions: Sequence[Instruction], simulations: Sequence[Simulation], settings: SimulationSettings) -> None:
@@ -326,65 +310,3 @@ def _check(instructions: Sequence[Instruction], simulations: Sequence[Simulation
                     f"max_turns is {settings.max_turns}, but {instruction.id} has {len(instruction.shards)} shards, and each "
                     "takes a turn; raise max_turns"
                 )
-
-
-def _check_folder(folder: Path, identity: dict[str, Any]) -> None:
-    """Write the settings into a new folder; refuse a folder of other settings."""
-    path = folder / "settings.json"
-    identity = json.loads(json.dumps(identity))
-    if not path.exists():
-        write_whole(path, json.dumps(identity, indent=1, ensure_ascii=False).encode())
-        return
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError:
-        raise ConfigurationError(f"{path} is not valid JSON; restore it or use another folder") from None
-    differing = sorted(key for key in identity.keys() | found.keys() if identity.get(key) != found.get(key))
-    if differing:
-        key = differing[0]
-        raise ConfigurationError(
-            f"{folder} holds simulations with {key}={found.get(key)!r}, this run has {identity.get(key)!r}; use another folder "
-            f"(differing: {', '.join(differing)})"
-        )
-
-
-class _FailureWatch:
-    """Counts conversations that failed for reasons that the policy did not cause, and stops a run that has too many."""
-
-    def __init__(self, most_failed: float) -> None:
-        self._most_failed = most_failed
-        self._finished = self._failed = 0
-
-    def add(self, row: ConversationRow) -> None:
-        """Count one conversation.
-
-        Raises:
-            ConfigurationError: when the share of failures is above the limit.
-        """
-        self._finished += 1
-        self._failed += row.failure is not None
-        if row.failure and self._failed >= _FEWEST_FAILURES and self._failed > self._most_failed * self._finished:
-            raise ConfigurationError(
-                f"{self._failed} of {self._finished} conversations failed for reasons that the policy did not cause, the last in "
-                f"{row.instruction} ({row.failure}: {row.error}); mend that, then start again: finished conversations are kept"
-            )
-
-
-_FEWEST_FAILURES = 20
-
-
-async def _for_each(runs: Sequence[_Run], job: Callable[[_Run], Awaitable[None]], at_once: int) -> None:
-    """Await `job` for each run, at most `at_once` together; the first error ends the rest."""
-    queue = iter(runs)
-
-    async def worker() -> None:
-        for run in queue:
-            await job(run)
-
-    workers = [asyncio.create_task(worker()) for _ in range(min(at_once, len(runs)))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)

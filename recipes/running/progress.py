@@ -13,6 +13,7 @@ from typing import Any
 
 from collab.mr import ScoredFuture
 from simulators.budget import Budget
+from simulators.conversation import Outcome
 from simulators.failure_share import FailureShare
 from simulators.journal import Journal
 from simulators.progress import EngineRates, Progress, efficiency
@@ -24,7 +25,8 @@ _LINES = 10
 class Watch:
     """Counts a run's futures as they are scored.
 
-    `observe` goes to whatever scores futures; it raises `TooManyFailures` when the failure share is passed.
+    `observe` goes to whatever scores futures, `count` to whatever else plays conversations; they raise `TooManyFailures` when the
+    failure share is passed.
     """
 
     def __init__(self, journal: Journal, budget: Budget, max_failure_share: float) -> None:
@@ -34,8 +36,16 @@ class Watch:
 
     def observe(self, scored: ScoredFuture) -> None:
         """Count one scored future."""
-        self._figures.future_done(failed=not scored.outcome.earns_reward)
-        self._failures.add(scored.outcome, scored.error)
+        self.count(scored.outcome, scored.error)
+
+    def count(self, outcome: Outcome, error: str | None = None) -> None:
+        """Count how one conversation ended.
+
+        Raises:
+            TooManyFailures: as the class says.
+        """
+        self._figures.future_done(failed=not outcome.earns_reward)
+        self._failures.add(outcome, error)
 
     def speed(self, chain_s: float, engine: EngineRates) -> dict[str, Any] | None:
         """Return the run's figures and how near it came to what was possible (`simulators.progress.efficiency`).

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from collab.tasks.task import Task
-from recipes import assembly
+from recipes.configuration.schema import Play
+from recipes.running import assembly
 from simulators.errors import ConfigurationError
 
 
-def refuse(tasks: Sequence[Task], config: Any) -> None:
+def refuse(tasks: Sequence[Task], config: Play) -> None:
     """Refuse to train on tasks that models are measured on.
 
     Raises:
         ConfigurationError: naming the first of them.
     """
-    where_from = assembly.domain(config).held_out
+    where_from = assembly.domain(config.environment).held_out
     for task in tasks:
         if (where := where_from(task)) is not None:
             raise ConfigurationError(
@@ -25,9 +25,9 @@ def refuse(tasks: Sequence[Task], config: Any) -> None:
             )
 
 
-def announce(tasks: Sequence[Task], config: Any) -> None:
+def announce(tasks: Sequence[Task], config: Play) -> None:
     """Print how many tasks of a build belong to a published test set: its files will be refused for training."""
-    where_from = assembly.domain(config).held_out
+    where_from = assembly.domain(config.environment).held_out
     found = [where for task in tasks if (where := where_from(task)) is not None]
     if found:
         print(f"{len(found)} of {len(tasks)} tasks belong to {found[0]}: `collab train` will refuse what is built from them")

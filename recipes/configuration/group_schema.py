@@ -1,6 +1,6 @@
 """The typed groups of the configuration that recipes share: models and how they are asked, environments, candidates, MR.
 
-`recipes.schema` has the configuration of every recipe, made of these.
+`recipes.configuration.schema` has the configuration of every recipe, made of these.
 """
 
 from dataclasses import dataclass, field
@@ -8,10 +8,19 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from collab.environments.reward_terms import RewardTerm
+from collab.environments.users import is_played_by_a_model
+from simulators.budget import Price
+from simulators.chat_models.protocol import SamplingSettings
+from simulators.errors import ConfigurationError
+from simulators.users.role_play import RolePlayOptions
+
 
 @dataclass
 class Sampling:
-    """See simulators.chat_models.SamplingSettings."""
+    """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 switch the cuts off. A reply ends where one of the
+    `stop` strings appears, which is cut off unless `include_stop`.
+    """
 
     max_tokens: int = 512
     temperature: float = 1.0
@@ -19,6 +28,17 @@ class Sampling:
     top_k: int = 0
     stop: list[str] = field(default_factory=list)
     include_stop: bool = False
+
+    def settings(self) -> SamplingSettings:
+        """Return them as the chat models take them.
+
+        Raises:
+            ConfigurationError: when a value is out of its range.
+        """
+        try:
+            return SamplingSettings(**{**vars(self), "stop": tuple(self.stop)})
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
 
 
 @dataclass
@@ -28,6 +48,11 @@ class PriceConfig:
     prompt: float = 0.0
     completion: float = 0.0
     cached: float | None = None
+
+    def price(self) -> Price | None:
+        """Return it as a budget takes it; None where nothing is charged."""
+        price = Price(self.prompt, self.completion, self.cached)
+        return None if price == Price() else price
 
 
 @dataclass
@@ -73,12 +98,31 @@ class PolicyConfig(Model):
 
 @dataclass
 class UserConfig(Model):
-    """The user. `kind` is scripted (rules, no model) or role_play (a model plays the human, as the `persona` described)."""
+    """The user. `kind` is scripted (rules, no model), role_play (a model plays the human, as the `persona` described), or
+    `module:function` with its `options`: a user of your own, which is given the `model` where one is named.
+    """
 
     kind: str = "scripted"
+    options: dict[str, Any] = field(default_factory=dict)
+    model: str = ""
     temperature: float = 1.0
     max_tokens: int = 512
     persona: str = ""
+
+    @property
+    def is_played_by_a_model(self) -> bool:
+        return is_played_by_a_model(self.kind, self.model)
+
+    def role_play(self) -> RolePlayOptions:
+        """Return how a user that a model plays writes.
+
+        Raises:
+            ConfigurationError: when its temperature or token limit is out of range.
+        """
+        try:
+            return RolePlayOptions(SamplingSettings(self.max_tokens, self.temperature), persona=self.persona)
+        except ValueError as error:
+            raise ConfigurationError(f"user: {error}") from None
 
 
 @dataclass
@@ -86,6 +130,17 @@ class JudgeConfig(Model):
     """The judge. `kind` is none (rule-based rewards only) or llm."""
 
     kind: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("none", "llm"):
+            raise ConfigurationError(f"unknown judge kind {self.kind!r}; known are none and llm")
+
+
+@dataclass
+class RewardConfig:
+    """R*. `terms` are its terms (collab.environments.reward_terms); without any it is the environment's own."""
+
+    terms: list[RewardTerm] = field(default_factory=list)
 
 
 @dataclass

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from collab.tasks.task import Task
-from recipes.datasets import export_settings, pair_settings
+from recipes.configuration.schema import Build, Shard
+from recipes.running.datasets import export_settings, pair_settings
 from simulators.errors import ConfigurationError
 from simulators.tree_file import TreeFile
 from simulators.whole_file import write_whole
@@ -21,7 +22,7 @@ SHARDS = "shards"
 MANIFEST = "build.json"
 
 
-def own_configuration(config: Any) -> Any:
+def own_configuration(config: Build) -> Build:
     """Return the configuration of one shard of a build, with a folder of its own; the same one where there are no shards.
 
     Raises:
@@ -37,12 +38,10 @@ def own_configuration(config: Any) -> Any:
         return config
     if config.push_to is not None:
         raise ConfigurationError("push_to: one shard is not the dataset; push it when you merge (`collab merge`)")
-    config = config.copy()
-    config.output_dir = str(Path(config.output_dir) / SHARDS / f"{index}-of-{count}")
-    return config
+    return replace(config, output_dir=str(Path(config.output_dir) / SHARDS / f"{index}-of-{count}"))
 
 
-def part_of(tasks: Sequence[Task], shard: Any) -> list[Task]:
+def part_of(tasks: Sequence[Task], shard: Shard) -> list[Task]:
     """Return the tasks of a shard: every `count`th from the `index`th on, so that shards are alike in what they hold.
 
     Raises:

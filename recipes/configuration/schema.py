@@ -1,29 +1,90 @@
-"""The typed configuration of every recipe. A key that is not here is an error that names the nearest one (`recipes.launch`).
+"""The typed configuration of every recipe. A key that is not here is an error that names the nearest one (`launch`).
 
-The files in `conf/` fill these in; a group (policy, user, judge, environment, candidates) is chosen by name and any key can be
-overridden: `collab build environment=math_chat policy.sampling.temperature=0.7`. What a group holds: `recipes.group_schema`.
+The files in `conf/` fill these in; a group (policy, user, judge, environment, candidates, method) is chosen by name and any key
+can be overridden: `collab build environment=math_chat policy.sampling.temperature=0.7`. What a group holds:
+`recipes.configuration.group_schema`.
+
+`free` names the keys (a regular expression) that decide nothing about the results: a run may be started again with other values.
 """
 
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
-from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, OmegaConf
+from omegaconf import MISSING
 
 from collab.training.lora import LoraSettings
-from collab.training.online_settings import GRPOSettings, OnlineDPOSettings, PPOSettings
 from collab.training.settings import OptimizationSettings
-from recipes.group_schema import (
+from recipes.configuration.group_schema import (
     BudgetConfig,
     Candidate,
     EnvironmentConfig,
     ForwardSampling,
     JudgeConfig,
     PolicyConfig,
+    RewardConfig,
     UserConfig,
 )
+from simulators.errors import ConfigurationError
 from simulators.progress import EngineRates
+
+
+@dataclass
+class Recipe:
+    """What every recipe has: a folder for all that it writes."""
+
+    free: ClassVar[str] = "output_dir"
+
+    output_dir: str = MISSING
+
+
+@dataclass
+class Run(Recipe):
+    """What every recipe that calls models has (`recipes.running.run`): what stops it, and how much goes on at once.
+
+    `max_failure_share` of the latest conversations may fail before the run stops; `budget` bounds what it spends.
+    """
+
+    free: ClassVar[str] = (
+        rf"{Recipe.free}|max_open_tasks|max_failure_share|budget\..*|engine\..*"
+        r"|(policy|user|judge)\.(urls|api_key_env|max_batch_size|max_concurrency|deadline_s|price\..*)"
+    )
+
+    judge: JudgeConfig = field(default_factory=JudgeConfig)
+    seed: int = 0
+    max_open_tasks: int = 64
+    max_failure_share: float = 0.3
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+
+    def __post_init__(self) -> None:
+        if self.max_open_tasks < 1:
+            raise ConfigurationError(f"max_open_tasks is {self.max_open_tasks}; it must be at least 1")
+
+
+@dataclass
+class Play(Run):
+    """What every recipe that plays conversations in an environment has: tasks, a user, and what counts."""
+
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    tasks: str = "bundled"
+    split: str = "train"
+    limit: int | None = None
+    on_bad_record: str = "refuse"
+    user: UserConfig = field(default_factory=UserConfig)
+    reward: RewardConfig = field(default_factory=RewardConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_or_skip(self.on_bad_record)
+
+
+def refuse_or_skip(on_bad_record: str) -> None:
+    """Check what is to be done with bad records.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if on_bad_record not in ("refuse", "skip"):
+        raise ConfigurationError(f"on_bad_record is {on_bad_record!r}; it must be refuse or skip")
 
 
 @dataclass
@@ -35,50 +96,38 @@ class Shard:
 
 
 @dataclass
-class Tasks:
-    """What every recipe that plays conversations has in common: tasks, who plays, and what stops the run.
+class Tasks(Play):
+    """Whole conversations or replies of a policy.
 
     `engine` is what the engine allows a second, where known, for the efficiency in metrics.jsonl.
-    `max_failure_share` of the latest futures may fail before the run stops; `budget` bounds what it spends.
     """
 
-    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
-    tasks: str = "bundled"
-    split: str = "train"
-    limit: int | None = None
-    on_bad_record: str = "refuse"
+    free: ClassVar[str] = f"{Play.free}|limit"
+
     policy: PolicyConfig = field(default_factory=PolicyConfig)
-    user: UserConfig = field(default_factory=UserConfig)
-    judge: JudgeConfig = field(default_factory=JudgeConfig)
-    seed: int = 0
-    output_dir: str = MISSING
-    max_open_tasks: int = 64
-    max_failure_share: float = 0.3
-    budget: BudgetConfig = field(default_factory=BudgetConfig)
     engine: EngineRates = field(default_factory=EngineRates)
 
 
 @dataclass
 class Chat(Tasks):
-    """`collab chat`; `task` is the number of the task to talk about, from 0."""
+    """`collab chat`; `task` is the number of the task to talk about, from 0. Every talk has a folder of its own."""
+
+    free: ClassVar[str] = ".*"
 
     task: int = 0
 
 
 @dataclass
-class Build(Tasks):
-    """`collab build`: tasks -> trees -> SFT and DPO datasets.
-
-    `max_turns` and `max_conversation_tokens` bound a conversation. What makes a pair or an SFT reply: `min_gap`, `min_chosen_mr`,
-    and a least mean for any reward component in `min_components` (collab.data.views.PairSettings); `length_quantiles` balances
-    pairs by length. `splits` are shares by name, by task. `public_columns` adds the public CollabLLM layout. `licence` is that of
-    the tasks, where it is not known by itself. `push_to` is a dataset on the Hub to push to; null: nothing leaves this machine.
+class Pairs:
+    """Which pairs and SFT replies trees give (collab.data.views.PairSettings): `min_gap`, `min_chosen_mr`, and a least mean for
+    any reward component in `min_components`; `length_quantiles` balances pairs by length. `splits` are shares by name, by task.
+    `public_columns` adds the public CollabLLM layout. `licence` is that of the tasks, where it is not known by itself.
     """
 
-    candidates: dict[str, Candidate] = field(default_factory=dict)
-    forward_sampling: ForwardSampling = field(default_factory=ForwardSampling)
-    max_turns: int | None = None
-    max_conversation_tokens: int | None = None
+    free: ClassVar[str] = (
+        r"min_gap|min_chosen_mr|min_components.*|pairs_per_turn|length_quantiles|splits.*|deduplicate|public_columns|licence"
+    )
+
     min_chosen_mr: float | None = None
     min_components: dict[str, float] = field(default_factory=dict)
     min_gap: float = 0.0
@@ -88,44 +137,55 @@ class Build(Tasks):
     deduplicate: bool = True
     public_columns: bool = False
     licence: str | None = None
+
+
+@dataclass
+class Build(Pairs, Tasks):
+    """`collab build`: tasks -> trees -> SFT and DPO datasets.
+
+    `max_turns` and `max_conversation_tokens` bound a conversation. `push_to` is a dataset on the Hub to push to; null: nothing
+    leaves this machine.
+    """
+
+    free: ClassVar[str] = f"{Tasks.free}|{Pairs.free}|push_to|push_private"
+
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    forward_sampling: ForwardSampling = field(default_factory=ForwardSampling)
+    max_turns: int | None = None
+    max_conversation_tokens: int | None = None
     shard: Shard = field(default_factory=Shard)
     push_to: str | None = None
     push_private: bool = True
 
 
 @dataclass
-class Merge:
+class Merge(Recipe):
     """`collab merge`: the shards of one build, as if one process had built them.
 
     `output_dir` is that of the build. `allow_missing` merges what is there when shards, or tasks of theirs, are not finished.
     """
 
-    output_dir: str = MISSING
     allow_missing: bool = False
     push_to: str | None = None
     push_private: bool = True
 
 
 @dataclass
-class ImportPublic:
+class ImportPublic(Pairs, Recipe):
     """`collab import`: a dataset in the columns of `collabllm/collabllm-multiturn-*` as a run with trees and datasets.
 
     `data` is a Hub id, a .parquet, .jsonl or .json file, or a folder saved by `datasets`. The rest is as in `collab build`.
     """
 
+    free: ClassVar[str] = f"{Recipe.free}|{Pairs.free}"
+
     data: str = MISSING
     split: str = "train"
     on_bad_record: str = "refuse"
-    output_dir: str = MISSING
-    min_chosen_mr: float | None = None
-    min_components: dict[str, float] = field(default_factory=dict)
-    min_gap: float = 0.0
-    pairs_per_turn: int = 1
-    length_quantiles: int | None = None
-    splits: dict[str, float] = field(default_factory=dict)
-    deduplicate: bool = True
     public_columns: bool = True
-    licence: str | None = None
+
+    def __post_init__(self) -> None:
+        refuse_or_skip(self.on_bad_record)
 
 
 @dataclass
@@ -135,6 +195,8 @@ class Ablation(Tasks):
     Candidates are replies to the tasks' openings. `windows` are those of the MR mechanisms, with `num_samples` futures each;
     what a choice is worth is measured on `outcome_samples` other conversations played to their end.
     """
+
+    free: ClassVar[str] = f"{Tasks.free}|min_gap"
 
     candidates: dict[str, Candidate] = field(default_factory=dict)
     windows: list[int] = field(default_factory=lambda: [1, 2, 3])
@@ -180,6 +242,9 @@ class Evaluate(Tasks):
     `score_turns` tells the task score after every turn, for score by turn: a judge is then asked once a turn.
     """
 
+    free: ClassVar[str] = rf"{Tasks.free}|(policies|environments|users)(\..*)?|seeds|success_at"
+    """Policies, environments, users and seeds may be added; each part of an evaluation keeps what it plays."""
+
     policies: dict[str, EvaluatedPolicyConfig] = field(default_factory=dict)
     environments: dict[str, EvaluatedEnvironmentConfig] = field(default_factory=dict)
     users: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -190,13 +255,14 @@ class Evaluate(Tasks):
 
 
 @dataclass
-class ReportConfig:
+class ReportConfig(Recipe):
     """`collab report`. `stages` are those of build, sft, ablation and evaluate that are run first, each with its overrides.
 
     `runs` are folders of runs to show as well: builds (the MR of chosen and rejected replies) and training runs (their curves).
     """
 
-    output_dir: str = MISSING
+    free: ClassVar[str] = rf"{Recipe.free}|title|stages|runs|build|sft|ablation|evaluate"
+
     seed: int = 0
     title: str = "Report"
     stages: list[str] = field(default_factory=list)
@@ -214,14 +280,18 @@ class EvolvingArms(Evaluate):
     arms: list[str] = field(default_factory=list)
 
 
+_OF_TRAINERS = r"optimization\.(save_steps|logging_steps|report_to)"
+
+
 @dataclass
-class Training:
+class Training(Recipe):
     """What the training recipes have in common. `data` is a folder that `collab build` wrote."""
+
+    free: ClassVar[str] = f"{Recipe.free}|{_OF_TRAINERS}"
 
     data: str = MISSING
     model: str = "embedded"
     adapter: str | None = None
-    output_dir: str = MISSING
     seed: int = 0
     lora: LoraSettings = field(default_factory=LoraSettings)
     optimization: OptimizationSettings = field(default_factory=OptimizationSettings)
@@ -240,57 +310,38 @@ class Dpo(Training):
 
 
 @dataclass
-class Online:
-    """What the online recipes have in common; `method` holds the method's own settings.
+class Online(Play):
+    """`collab train online`; `method` holds the method's own settings, and `algorithm` says whose they are: `method=NAME` sets
+    both.
 
     `eval_limit` tasks of `eval_split` are played with the policy where the method's `eval_steps` is above 0; 0 is none.
     """
 
-    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
-    tasks: str = "bundled"
-    split: str = "train"
-    limit: int | None = None
-    on_bad_record: str = "refuse"
+    free: ClassVar[str] = (
+        rf"{Play.free}|{_OF_TRAINERS}|method\.rollout\.(logged_conversations|stop_after_failed_rounds)"
+        r"|method\.rollout\.vllm\.(server_url|server_timeout_s|group_port|memory_share)"
+    )
+
+    algorithm: str = MISSING
+    method: Any = None
     eval_split: str = "test"
     eval_limit: int = 0
-    user: UserConfig = field(default_factory=UserConfig)
-    judge: JudgeConfig = field(default_factory=JudgeConfig)
     model: str = "embedded"
     adapter: str | None = None
-    output_dir: str = MISSING
-    seed: int = 0
     lora: LoraSettings = field(default_factory=LoraSettings)
     optimization: OptimizationSettings = field(default_factory=OptimizationSettings)
 
 
 @dataclass
-class Grpo(Online):
-    """`collab train grpo`."""
-
-    method: GRPOSettings = field(default_factory=GRPOSettings)
-
-
-@dataclass
-class OnlineDpo(Online):
-    """`collab train online-dpo`."""
-
-    method: OnlineDPOSettings = field(default_factory=OnlineDPOSettings)
-
-
-@dataclass
-class Ppo(Online):
-    """`collab train ppo`."""
-
-    method: PPOSettings = field(default_factory=PPOSettings)
-
-
-@dataclass
-class LostInConversation:
+class LostInConversation(Run):
     """`collab lost-in-conversation`. `instructions` is a file in the published schema, or bundled; `split` evaluation or
     train.
 
     See collab.evaluation.lost_in_conversation.runner.SimulationSettings.
     """
+
+    free: ClassVar[str] = f"{Run.free}|limit|runs|simulations|instructions"
+    """Runs, simulations and instructions may be added."""
 
     instructions: str = MISSING
     split: str = "evaluation"
@@ -300,36 +351,32 @@ class LostInConversation:
     runs: int = 10
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     user: UserConfig = field(default_factory=UserConfig)
-    judge: JudgeConfig = field(default_factory=JudgeConfig)
     classifier: str = "rules"
     max_turns: int | None = None
     stop_when_right: bool = True
-    seed: int = 0
-    output_dir: str = MISSING
-    max_open_tasks: int = 64
-    max_failure_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_or_skip(self.on_bad_record)
 
 
 @dataclass
-class JudgeNoiseConfig:
+class JudgeNoiseConfig(Run):
     """`collab judge-noise`. `run` is a folder with trees; `rubric` is interactivity, helpfulness or clarity."""
 
     run: str = MISSING
     rubric: str = "interactivity"
-    judge: JudgeConfig = field(default_factory=JudgeConfig)
     repeats: int = 5
     limit: int = 20
-    output_dir: str = MISSING
 
 
 @dataclass
-class Demo:
+class Demo(Recipe):
     """`collab demo`. `build`, `sft` and `evaluate` are the overrides of those recipes, as one would type them.
 
     `figure_six_tasks` openings get an asking and a guessing reply, with `figure_six_samples` futures a window.
     """
 
-    output_dir: str = MISSING
     seed: int = 0
     train_tasks: int = 120
     held_out_tasks: int = 48
@@ -341,7 +388,7 @@ class Demo:
     evaluate: list[str] = field(default_factory=list)
 
 
-SCHEMAS = {
+SCHEMAS: dict[str, type[Recipe]] = {
     "ablation": Ablation,
     "build": Build,
     "chat": Chat,
@@ -349,22 +396,11 @@ SCHEMAS = {
     "dpo": Dpo,
     "evaluate": Evaluate,
     "evolving_arms": EvolvingArms,
-    "grpo": Grpo,
     "import_public": ImportPublic,
     "judge_noise": JudgeNoiseConfig,
     "lost_in_conversation": LostInConversation,
     "merge": Merge,
-    "online_dpo": OnlineDpo,
-    "ppo": Ppo,
+    "online": Online,
     "report": ReportConfig,
     "sft": Sft,
 }
-
-
-@cache
-def register() -> None:
-    """Make the schemas known to Hydra as `schema/<recipe>`, and `${evaluated:...}`, the folder name of several environments."""
-    OmegaConf.register_new_resolver("evaluated", lambda several, one: "+".join(several) or one, replace=True)
-    store = ConfigStore.instance()
-    for name, node in SCHEMAS.items():
-        store.store(group="schema", name=name, node=node, package="_global_")

@@ -18,7 +18,16 @@ FILE = "tasks.json"
 
 
 def refuse_changed(folder: Path, tasks: Sequence[Task], environment: str = "") -> None:
-    """Note the tasks of a run in its folder, after a look at those of earlier starts.
+    """Note the tasks of a run (of one of its environments) in its folder, after a look at those of earlier starts.
+
+    Raises:
+        ConfigurationError, StorageError: as `refuse_changed_digests` does.
+    """
+    refuse_changed_digests(folder, {f"{environment}/{task.id}" if environment else task.id: task.digest for task in tasks})
+
+
+def refuse_changed_digests(folder: Path, now: dict[str, str]) -> None:
+    """Note what a run is about, by name and digest, in its folder, after a look at what earlier starts were about.
 
     Raises:
         ConfigurationError: a task has changed.
@@ -26,7 +35,6 @@ def refuse_changed(folder: Path, tasks: Sequence[Task], environment: str = "") -
     """
     path = folder / FILE
     known: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
-    now = {f"{environment}/{task.id}" if environment else task.id: task.digest for task in tasks}
     for name, digest in now.items():
         if known.get(name, digest) != digest:
             raise ConfigurationError(

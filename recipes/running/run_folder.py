@@ -7,56 +7,66 @@ import json
 import platform
 import re
 import time
-from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
+from collab.training.settings import is_planned_by_length
+from recipes.configuration.schema import Recipe
 from simulators.errors import ConfigurationError, StorageError
 from simulators.whole_file import write_whole
 
 _VERSIONED = ("collab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "vllm", "hydra-core")
-_FREE_TO_CHANGE = re.compile(
-    r"limit|max_open_tasks|max_failure_share|output_dir|(budget|engine)\..*|push_to|push_private|licence"
-    r"|min_gap|min_chosen_mr|min_components.*|pairs_per_turn|length_quantiles|splits.*|deduplicate|public_columns"
-    r"|(policy|user|judge)\.(urls|api_key_env|max_batch_size|max_concurrency|deadline_s|price\..*)"
-    r"|(policies|environments|users)(\..*)?|seeds|success_at"
-)
-"""Keys that do not change what is sampled, so a run may be resumed (or its datasets written again) with other values.
-
-Policies, environments, users and seeds may be added to an evaluation; each part of it keeps what it plays (`refuse_other`).
-"""
 _SECRET_URL = re.compile(r"https?://(?:[^\s/'\",]*@|[^\s'\",]*\?)")
 _WRITTEN_BEFORE_RESULTS = ("config.yaml", "versions.json", "models.json", "part.json", "tasks.json")
+_LENGTHS = ("optimization.max_steps", "optimization.epochs")
 
 
 class RunFolder:
-    """The output folder of one run.
+    """The output folder of one run: `claim` it, and then write to it."""
 
-    A folder that holds results of another configuration is refused: mixing the two would make a dataset nobody asked for. Keys
-    in `stages` are the overrides of other recipes, whose own folders look after themselves.
-
-    Raises:
-        ConfigurationError: naming the first key that differs, or that holds a secret.
-    """
-
-    def __init__(self, config: DictConfig, stages: Sequence[str] = ()) -> None:
-        _refuse_secrets(OmegaConf.to_container(config, resolve=True))
+    def __init__(self, config: Recipe) -> None:
         self.path = Path(config.output_dir)
         self._config = config
-        self._stages = stages
         self._started = time.monotonic()
+
+    def claim(self) -> Self:
+        """Take the folder for the run: `refuse_other`, then write configuration and versions down.
+
+        Raises:
+            ConfigurationError, StorageError: as `refuse_other` does.
+        """
+        self.refuse_other()
+        self.write_down()
+        return self
+
+    def refuse_other(self) -> None:
+        """Refuse secrets, and a folder with results of another configuration: mixed they would be a dataset nobody asked for.
+
+        What may differ are the keys that decide nothing (`free` of the configuration's type), and how long to train, where that
+        grew.
+
+        Raises:
+            ConfigurationError: naming the first key that differs, or that holds a secret.
+            StorageError: the disk refuses.
+        """
+        _refuse_secrets(asdict(self._config))
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot write to output_dir {self.path}: {error.strerror}") from None
-        self._refuse_other_configuration()
-        write_whole(self.path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
+        self._refuse_other_configuration(self._config)
+
+    def write_down(self) -> None:
+        """Write configuration and versions."""
+        config = self._config
+        write_whole(self.path / "config.yaml", as_yaml(config).encode())
         write_whole(self.path / "versions.json", f"{json.dumps(versions(), indent=1)}\n".encode())
 
-    def _refuse_other_configuration(self) -> None:
+    def _refuse_other_configuration(self, config: Recipe) -> None:
         path = self.path / "config.yaml"
         if not path.is_file() or not self._has_results():
             return
@@ -66,11 +76,7 @@ class RunFolder:
             before = None
         if not isinstance(before, dict):
             raise ConfigurationError(f"{path} is not the configuration of a run; choose another output_dir, or delete that file")
-        now = OmegaConf.to_container(self._config, resolve=True)
-        _refuse_difference(self.path, self._own(before), self._own(now))
-
-    def _own(self, config: Any) -> Any:
-        return {key: value for key, value in config.items() if key not in self._stages}
+        _refuse_difference(self.path, before, asdict(config), config.free)
 
     def _has_results(self) -> bool:
         """True where an earlier start came so far that something would be mixed with this one's."""
@@ -103,7 +109,12 @@ def _refuse_secrets(config: Any) -> None:
             )
 
 
-def refuse_other(folder: Path, recorded: Path, now: dict[str, Any]) -> None:
+def as_yaml(config: Recipe) -> str:
+    """Return a typed configuration as the text of config.yaml."""
+    return OmegaConf.to_yaml(OmegaConf.create(asdict(config)))
+
+
+def refuse_other(folder: Path, recorded: Path, now: dict[str, Any], free: str) -> None:
     """Refuse a part's folder that holds trees of something else than what the file `recorded` beside them and `now` both say.
 
     Raises:
@@ -111,17 +122,34 @@ def refuse_other(folder: Path, recorded: Path, now: dict[str, Any]) -> None:
     """
     trees = folder / "trees.jsonl"
     if recorded.is_file() and trees.is_file() and not _is_only_a_header(trees):
-        _refuse_difference(folder, json.loads(recorded.read_text()), now)
+        _refuse_difference(folder, json.loads(recorded.read_text()), now, free)
 
 
-def _refuse_difference(folder: Path, recorded: Any, configured: Any) -> None:
+def _refuse_difference(folder: Path, recorded: Any, configured: Any, free: str) -> None:
     before, now = flat(recorded), flat(configured)
     for key in sorted(before.keys() | now.keys()):
-        if not _FREE_TO_CHANGE.fullmatch(key) and before.get(key) != now.get(key):
-            raise ConfigurationError(
-                f"{folder} holds a run with {key}={before.get(key)!r}, and this one has {now.get(key)!r}; choose another "
-                "output_dir, or delete that folder"
-            )
+        old, new = _comparable(before.get(key)), _comparable(now.get(key))
+        if old == new or re.fullmatch(free, key) or (key in _LENGTHS and _grew(key, old, new, now)):
+            continue
+        raise ConfigurationError(
+            f"{folder} holds a run with {key}={old!r}, and this one has {new!r}; choose another output_dir, or delete that folder"
+        )
+
+
+def _comparable(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _grew(key: str, old: Any, new: Any, now: dict[str, Any]) -> bool:
+    """Say whether a run is only to be longer than it was, and what that means for a rate that was planned by its length."""
+    if not old or not new or 0 < new < old:
+        return False
+    if is_planned_by_length(now["optimization.lr_scheduler"], now["optimization.warmup_steps"]):
+        print(
+            f"{key} was {old} and is {new}: the learning rate goes on as a run of the new length would have it "
+            f"(lr_scheduler={now['optimization.lr_scheduler']}), so it is not the rate of a run of that length from the start"
+        )
+    return True
 
 
 def versions() -> dict[str, str]:

@@ -1,46 +1,54 @@
-"""How a recipe starts: Hydra composes and checks the configuration, the run folder is prepared, errors become one sentence.
+"""How a recipe starts: Hydra composes and checks the configuration, it becomes a dataclass, errors become one sentence.
 
-Every recipe goes through `launch`. A misspelled key, an unknown choice or a wrong type is refused before anything is loaded, and
-the nearest key is named.
+Every recipe with a configuration goes through `launch`. A misspelled key, an unknown choice or a wrong type is refused before
+anything is loaded, and the nearest key is named.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from recipes import overrides
+from recipes.configuration import overrides
 from simulators.errors import CollabError, ConfigurationError
 
-Main = Callable[[Any], object]
+Config = TypeVar("Config")
 
-# Started as a file (`accelerate launch recipes/grpo.py`) Python looks here first and takes recipes/datasets.py for the library.
-sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != Path(__file__).resolve().parent]
+# Started as a file (`accelerate launch recipes/online.py`) Python looks here first and takes recipes/evaluate.py for the library.
+sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != Path(__file__).resolve().parents[1]]
 
 
-def launch(config_name: str, main: Main, arguments: Sequence[str] | None = None) -> None:
-    """Run `main(config)` with the configuration `config_name` of `conf/` under Hydra; exit with 2 on a bad configuration.
+def launch(kind: type[Config], main: Callable[[Config], object], arguments: Sequence[str] | None = None) -> None:
+    """Run `main` with the configuration of a kind (`recipes.configuration.schema`) under Hydra; exit with 2 on a bad one.
 
     Takes Hydra's own flags too: `--cfg job` prints the resolved configuration, `--multirun` starts shards with a launcher.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     _quiet_libraries()
+    name = overrides.name_of(kind)
     try:
-        overrides.check(config_name, arguments)
+        overrides.check(name, arguments)
     except ConfigurationError as error:
         fail(str(error), status=2)
 
     import hydra
 
-    def guarded(config: Any) -> None:
-        run_guarded(lambda: main(overrides.complete(config)))
+    from recipes.configuration.choices import conf_dir
 
-    sys.argv = [f"collab-{config_name}", *overrides.as_entries(arguments)]
-    hydra.main(version_base="1.3", config_path=str(overrides.conf_dir()), config_name=config_name)(guarded)()
+    def guarded(config: Any) -> None:
+        run_guarded(lambda: main(overrides.typed(kind, config)))
+
+    sys.argv = [f"collab-{name}", *overrides.as_entries(arguments)]
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown) if {"--cfg", "-c"} & set(arguments) else contextlib.nullcontext():
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=name)(guarded)()
+    print(shown.getvalue(), end="")  # here a reader may have gone (`| head`), in Hydra it would be a traceback
 
 
 def run_guarded(action: Callable[[], object]) -> None:

@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from simulators.errors import ConfigurationError, did_you_mean
 
-_OPEN = ("environment.options", "candidates", "environments", "min_components", "policies", "splits", "users")
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+Config = TypeVar("Config")
+
+_OPEN = (
+    "environment.options", "user.options", "method.trl", "candidates", "environments", "min_components", "policies", "splits",
+    "users",
+)  # fmt: skip
 """Mappings whose keys are the user's own."""
 _FLAGS_WITH_VALUE = ("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd")
 
 
-def conf_dir() -> Path:
-    """Return the folder of the Hydra tree: beside the package in a checkout, inside it in an installed wheel."""
-    inside = Path(__file__).parent / "conf"
-    return inside if inside.is_dir() else Path(__file__).parent.parent / "conf"
+def name_of(kind: type) -> str:
+    """Return the name of the configuration in `conf/` that a schema types."""
+    from recipes.configuration.schema import SCHEMAS
+
+    return next(name for name, schema in SCHEMAS.items() if schema is kind)
 
 
 def check(config_name: str, arguments: Sequence[str]) -> None:
@@ -32,14 +40,16 @@ def check(config_name: str, arguments: Sequence[str]) -> None:
     """
     from hydra import initialize_config_dir
 
-    from recipes import schema
+    from recipes.configuration import choices
 
-    schema.register()
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        composed(config_name, [each for each in _overrides(arguments) if not each.startswith("hydra")])
+    choices.register()
+    given = [each for each in _overrides(arguments) if not each.startswith("hydra")]
+    choices.register_own(given)
+    with initialize_config_dir(version_base="1.3", config_dir=str(choices.conf_dir())):
+        composed(config_name, given)
 
 
-def composed(config_name: str, overrides: Sequence[str]) -> Any:
+def composed(config_name: str, overrides: Sequence[str]) -> DictConfig:
     """Return a recipe's configuration with overrides as one would type them, where Hydra has been started.
 
     Raises:
@@ -50,7 +60,11 @@ def composed(config_name: str, overrides: Sequence[str]) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    known = list(_keys(OmegaConf.to_container(compose(config_name))))
+    try:
+        chosen = [each for each in overrides if each.partition("=")[0] == "method"]  # its settings are keys of their own
+        known = list(_keys(OmegaConf.to_container(compose(config_name, overrides=chosen))))
+    except HydraException as error:
+        raise ConfigurationError(_explain(error, chosen, [])) from None
     try:
         config = compose(config_name, overrides=as_entries(overrides))
     except (HydraException, OmegaConfBaseException) as error:
@@ -61,21 +75,45 @@ def composed(config_name: str, overrides: Sequence[str]) -> Any:
             raise ConfigurationError(f"unknown configuration key {key!r}{did_you_mean(key, known)}")
     for key in known:
         if key not in keys and not _is_open(key):
-            raise ConfigurationError(f"{key!r} cannot be taken out; only entries of {', '.join(_OPEN)} can")
+            taken_out = ", ".join(mapping for mapping in _OPEN if mapping in known)
+            raise ConfigurationError(f"{key!r} cannot be taken out; only entries of {taken_out} can")
     return config
 
 
-def complete(config: Any) -> Any:
-    """Return a configuration that has everything it must have.
+def typed(kind: type[Config], config: DictConfig) -> Config:
+    """Return a composed configuration as the dataclass that types it.
 
     Raises:
-        ConfigurationError: naming the first key without a value.
+        ConfigurationError: naming the first key without a value, or the values that a dataclass refuses.
     """
     from omegaconf import OmegaConf
 
     if missing := sorted(OmegaConf.missing_keys(config)):
         raise ConfigurationError(f"{missing[0]} is not set; add {missing[0]}=VALUE to the command")
-    return config
+    for key in config:
+        _refuse_unsound(str(key), config[key])
+    made = OmegaConf.to_object(config)
+    assert isinstance(made, kind)
+    return made
+
+
+def stage_configuration(kind: type[Config], overrides: Sequence[str]) -> Config:
+    """Return the configuration of another recipe with overrides as one would type them, where Hydra has been started.
+
+    Raises:
+        ConfigurationError: as `composed` and `typed` do.
+    """
+    return typed(kind, composed(name_of(kind), overrides))
+
+
+def _refuse_unsound(key: str, node: Any) -> None:
+    """Make an object of a part of the configuration, so that the sentence of a dataclass that refuses it says where it stood."""
+    from omegaconf import OmegaConf
+
+    try:
+        OmegaConf.to_object(node) if OmegaConf.is_config(node) else None
+    except ConfigurationError as error:
+        raise error if str(error).startswith(key) else ConfigurationError(f"{key}: {error}") from None
 
 
 def as_entry(override: str) -> str:
@@ -136,22 +174,38 @@ def _explain(error: Exception, overrides: Sequence[str], known: Sequence[str]) -
     """Say what is wrong with the overrides, naming the nearest key or choice."""
     from omegaconf.errors import ConfigKeyError
 
-    groups = {path.name: sorted(file.stem for file in path.glob("*.yaml")) for path in conf_dir().iterdir() if path.is_dir()}
+    from recipes.configuration.choices import groups
+
+    choices = groups()
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals and not key.startswith("~"):
-            return f"{override!r} is no override; write KEY=VALUE{did_you_mean(key, [*known, *groups])}"
+            return f"{override!r} is no override; write KEY=VALUE{did_you_mean(key, [*known, *choices])}"
         key = key.lstrip("+~")
-        if equals and key in groups and value not in groups[key]:
-            return f"unknown {key} {value!r}{did_you_mean(value, groups[key])}; known are {', '.join(groups[key])}"
-        if key not in known and key not in groups and not _is_open(key):
-            return f"unknown configuration key {key!r}{did_you_mean(key, [*known, *groups])}"
+        if equals and key in choices and ":" not in value and value not in choices[key]:
+            return f"unknown {key} {value!r}{did_you_mean(value, choices[key])}; known are {', '.join(choices[key])}"
+        if key not in known and key not in choices and not _is_open(key):
+            return f"unknown configuration key {key!r}{did_you_mean(key, [*known, *choices])}"
+        if reason := _unreadable(override):
+            return f"{override} cannot be read ({reason}); quote a value with , = or brackets in it: \"{key}='{value}'\""
     cause: Any = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     at, kind = getattr(cause, "full_key", None), getattr(cause, "object_type", None)
     if isinstance(cause, ConfigKeyError) and dataclasses.is_dataclass(kind):
         reason = f"there is no such key{did_you_mean(str(cause.key), [each.name for each in dataclasses.fields(kind)])}"
     return f"{at}: {reason}" if at else reason
+
+
+def _unreadable(override: str) -> str:
+    """Return why Hydra's grammar cannot take an override for one value, "" where it can."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        (entry,) = as_entries([override])
+        return "several values" if OverridesParser.create().parse_override(entry).is_sweep_override() else ""
+    except HydraException as error:
+        return str(error).splitlines()[0]
 
 
 def _is_open(key: str) -> bool:

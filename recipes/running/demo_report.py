@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from collab.evaluation.reward_windows import ReplyUnderWindows, mean_by_window
 from collab.evaluation.run import EvaluatedConversation
 from collab.evaluation.statistics import PairedDifference, mean_and_error
 from collab.evaluation.tables import Column, PlusMinus, Row, Table
-from recipes.assembly import plain
+from recipes.configuration.schema import Demo
 from simulators.conversation import ConversationTree
 from simulators.tree_file import read_trees
 
@@ -48,7 +49,7 @@ def print_statistics(figures: DatasetStatistics) -> None:
 
 def write(
     folder: Path,
-    config: Any,
+    config: Demo,
     windows: list[ReplyUnderWindows],
     figures: DatasetStatistics,
     results: dict[str, list[EvaluatedConversation]],
@@ -86,7 +87,7 @@ def write(
             entry = tree.metadata["conversations"][0]
             note = f"R* {entry['total']:+.2f}" if entry["total"] is not None else f"not scored ({entry['outcome']})"
             report.add_transcript(tree.conversation(entry["leaf"]), tree.task_id, note)
-    report.set_provenance(plain(config), {"run": config.seed}, seconds=summary["seconds"])
+    report.set_provenance(asdict(config), {"run": config.seed}, seconds=summary["seconds"])
     return report.write(folder)
 
 

@@ -1,0 +1,1 @@
+"""What stands on the command line, and what becomes of it: dataclasses, checked before anything is loaded."""

@@ -1,0 +1,1 @@
+"""What every command does around its own work: folders, models behind a journal, budgets, progress, resuming."""
