@@ -53,7 +53,7 @@ class ChatTemplate:
             ConfigurationError: when the chat template fails on it.
         """
         used = bool(tools) or any(message.role == "tool" for message in messages)
-        in_words = used and not renders_tools(self.tokenizer)
+        in_words = used and not renders_tools(self.tokenizer, self.template)
         try:
             text = self.tokenizer.apply_chat_template(
                 for_template(messages, in_words=in_words, tools=tools),

@@ -33,8 +33,8 @@ To call one, write nothing but
 You then see the result. When you know enough, reply to the user in plain words."""
 
 
-def renders_tools(tokenizer: Any) -> bool:
-    """True where a tokenizer's own chat template renders the tools that are offered, the calls, and their results."""
+def renders_tools(tokenizer: Any, template: str | None = None) -> bool:
+    """True where a chat template (None: the tokenizer's own) renders the tools that are offered, the calls, and their results."""
     called = {"id": "probe0001", "type": "function", "function": {"name": "probe_tool", "arguments": {"probe": "x"}}}
     messages: list[dict[str, Any]] = [
         {"role": "user", "content": "One?"},
@@ -42,7 +42,7 @@ def renders_tools(tokenizer: Any) -> bool:
         {"role": "tool", "content": "Probed.", "tool_call_id": "probe0001"},
     ]
     try:
-        text = tokenizer.apply_chat_template(messages, tools=[_PROBE], tokenize=False)
+        text = tokenizer.apply_chat_template(messages, tools=[_PROBE], chat_template=template, tokenize=False)
     except Exception:  # templates raise whatever they like
         return False
     return "Probed." in text and text.count("probe_tool") >= 2
