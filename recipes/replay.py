@@ -13,9 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from recipes import ablation, build, evaluate, judge_noise, lost_in_conversation
+from recipes import ablation, build, evaluate, judge_noise, lost_in_conversation, online
 from recipes.configuration.launch import fail, run_guarded
-from recipes.configuration.schema import Ablation, Build, Evaluate, EvolvingArms, JudgeNoiseConfig, LostInConversation, Tasks
+from recipes.configuration.schema import (
+    Ablation,
+    Build,
+    Evaluate,
+    EvolvingArms,
+    JudgeNoiseConfig,
+    LostInConversation,
+    Online,
+    Tasks,
+)
 from recipes.configuration.stored import stored_configuration
 from recipes.running.replaying import Replayed
 from recipes.running.run import Run, open_run
@@ -31,6 +40,7 @@ REPLAYS: dict[type, Callable[[Any, Run], AsyncIterator[Replayed]]] = {
     EvolvingArms: evaluate.replayed,
     JudgeNoiseConfig: judge_noise.replayed,
     LostInConversation: lost_in_conversation.replayed,
+    Online: online.replayed,
 }
 """How each kind of run is replayed: what is recorded in its folder, each beside what its journal gives now."""
 
@@ -45,12 +55,13 @@ def run(folder: Path, *, trust: bool = False) -> bool:
     config: Any = stored_configuration(folder, trust=trust)
     if type(config) not in REPLAYS:
         raise ConfigurationError(
-            f"{folder} is neither a build nor an evaluation, an ablation, a judge-noise or a lost-in-conversation run, and only "
-            "those can be replayed"
+            f"{folder} is neither a build nor an evaluation, an ablation, a judge-noise, lost-in-conversation or online training "
+            "run, and only those can be replayed"
         )
-    if isinstance(config, Tasks | LostInConversation):
+    if isinstance(config, Tasks | LostInConversation | Online):
         config = replace(config, limit=None)  # it may have been lowered since
-    with built_in_names_only(not trust), open_run(config, replay=True) as run:
+    journal = online.journal_of(config) if isinstance(config, Online) else None
+    with built_in_names_only(not trust), open_run(config, journal=journal, replay=True) as run:
         replayed = run.wait_for(_all(REPLAYS[type(config)](config, run)))
         if not replayed:
             raise ConfigurationError(f"{folder} has no finished task to replay; start its command again, and replay it then")

@@ -54,6 +54,20 @@ def test_every_method_keeps_to_the_budget_and_goes_on_with_a_larger_one(collab: 
     assert last["stage"] == method.replace("-", "_") and last["calls"]["user"]["made"] > 0 and sum(last["outcomes"].values())
     first_call = last["calls"]["user"]["reused"]
     assert first_call >= 1
+    replay = collab("replay", "run")
+    assert replay.status == 0, replay.out + replay.err
+    assert ", 0 made" in replay.out and "every tree is as recorded" in replay.out
+
+
+def test_a_replay_of_training_notices_another_reward(collab: Collab, command: list[str], tmp_path: Path) -> None:
+    assert collab("train", "grpo", *command, "method.group_size=2").status == 0
+    path = Path("run/trees.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    scored = next(node for line in lines for node in line.get("nodes", ()) if node.get("annotations", {}).get("score"))
+    scored["annotations"]["score"]["total"] = 0.25
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    replay = collab("replay", "run")
+    assert replay.status == 1 and "1 differ from the record: train" in replay.out
 
 
 def test_the_share_of_a_process_is_that_of_the_limit(collab: Collab, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
